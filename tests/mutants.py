@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 """Makes small mistakes in the code, one at a time, and says which tests see them.
 
-    tests/mutants.py [--seed N] [--count N] [core | python | rust | elixir]
+    tests/mutants.py [--seed N] [--count N] [core | python | torch | jax | dropins | rust | elixir]
 
 A mutant has another constant, comparison, sign or order of two arguments, or lacks a line. It is built and tested in
 build/mutants, a copy of what is committed. The table has a line for each: file, line, mutant, what saw it, seconds. A
@@ -25,7 +25,13 @@ LIMIT = 300  # seconds for a test; a mutant that makes it endless is seen
 
 CORE = "build/release/tests/core/core_tests"
 PYTHON = ROOT / "build/venv/bin/python"
-PYTEST = f"{PYTHON} -m pytest -q -x -p no:cacheprovider bindings/python/tests"
+EMULATED = ROOT / "build/release/tests/cuda/emulated"  # the stand-in for the driver, if it is built
+PYTEST = f"PYTHONPATH=build/python OMP_NUM_THREADS=1 {PYTHON} -m pytest -q -x -p no:cacheprovider bindings/python/tests"
+PACKAGE = "bindings/python/src/gradscaler"
+WHEEL = f"cp -r {PACKAGE} build/python && {PYTHON} -m compileall -q build/python"
+LIBRARY = f"GRADSCALER_LIB_DIR={ROOT}/build/library"
+CARGO = f"cd bindings/rust && CARGO_TARGET_DIR={TREE}/build/rust CARGO_NET_OFFLINE=true {LIBRARY} cargo test --quiet"
+MIX = f"cd bindings/elixir && MIX_ENV=test MIX_BUILD_PATH={TREE}/build/elixir {LIBRARY} mix"
 # Of each part: its files, those that are left out, how to build, and the tests, which run until one fails.
 PARTS = {
     "core": (
@@ -39,22 +45,33 @@ PARTS = {
         },
     ),
     "python": (
-        "bindings/python/src/gradscaler/*.py",
-        "",
-        f"cp -r bindings/python/src/gradscaler build/python && {PYTHON} -m compileall -q build/python",
-        {"python": f"PYTHONPATH=build/python {PYTEST}"},
+        f"{PACKAGE}/*.py",
+        "_structs.py cerebras.py roundpipe.py",
+        WHEEL,
+        {"quick": f"{PYTEST} -k 'not leaks and not TestTorch'", "python": f"LD_LIBRARY_PATH={EMULATED} {PYTEST}"},
     ),
+    "torch": (
+        f"{PACKAGE}/torch/*.py",
+        "",
+        WHEEL,
+        {
+            "torch": f"{PYTEST}/with_torch --ignore bindings/python/tests/with_torch/test_programs.py",
+            "device": f"LD_LIBRARY_PATH={EMULATED} {PYTEST}/with_torch/test_device.py",
+        },
+    ),
+    "jax": (f"{PACKAGE}/jax/*.py", "", WHEEL, {"jax": f"JAX_PLATFORMS=cpu {PYTEST}/with_jax"}),
+    "dropins": (f"{PACKAGE}/cerebras.py {PACKAGE}/roundpipe.py", "", WHEEL, {"dropins": f"{PYTEST}/dropins"}),
     "rust": (
-        "bindings/rust/src/*.rs",
-        "sys.rs",
-        "cd bindings/rust && cargo build --quiet --tests",
-        {"rust": "cd bindings/rust && cargo test --quiet"},
+        "bindings/rust/gradscaler/src/*.rs",
+        "generated.rs",
+        f"{CARGO} --no-run",
+        {"rust": f"{CARGO} --tests", "docs": f"{CARGO} --doc"},
     ),
     "elixir": (
         "bindings/elixir/lib/*.ex bindings/elixir/lib/*/*.ex",
-        "",
-        "cd bindings/elixir && mix compile",
-        {"elixir": "cd bindings/elixir && mix test --max-failures 1"},
+        "native.ex structs.ex",
+        f"{MIX} compile",
+        {"elixir": f"{MIX} test --max-failures 1 $(ls test/*_test.exs | grep -v measure)"},
     ),
 }
 
@@ -67,7 +84,13 @@ MISTAKES = [
     (r" (&&|\|\||and|or) ", lambda m: {"&&": " || ", "||": " && ", "and": " or ", "or": " and "}[m[1]]),
     (r"(\w\()([\w.>-]+), ([\w.>-]+)(?=[,)])", lambda m: f"{m[1]}{m[3]}, {m[2]}"),
 ]
+DOCUMENTATION = re.compile(r'""".*?"""', re.DOTALL)
 COMMENT = re.compile(r"^\s*(#|//|/?\*|@|\"\"\"|import |from |use |mod |typedef |enum |extern )")
+
+
+def without_documentation(text):
+    """Returns a text with blank lines in the place of what stands between three quotes."""
+    return DOCUMENTATION.sub(lambda match: "\n" * match[0].count("\n"), text)
 
 
 def mutants(files, generator):
@@ -75,7 +98,7 @@ def mutants(files, generator):
     lines = [
         (file, number, line)
         for file in files
-        for number, line in enumerate(file.read_text().splitlines(), 1)
+        for number, line in enumerate(without_documentation(file.read_text()).splitlines(), 1)
         if line.strip() and not COMMENT.match(line) and not line.rstrip().endswith("\\")
     ]
     made = set()
@@ -124,7 +147,7 @@ def main():
     subprocess.run(f"git archive HEAD | tar -x -C {TREE}", shell=True, cwd=ROOT, check=True)
     if options.part == "core":
         subprocess.run("cmake --preset release", shell=True, cwd=TREE, check=True, stdout=subprocess.DEVNULL)
-    if options.part == "python":  # what is compiled comes from the installed package
+    if build == WHEEL:  # what is compiled comes from the installed package
         installed = f"{ROOT}/build/venv/lib/python3*/site-packages/gradscaler"
         subprocess.run(f"mkdir -p build/python; cp -r {installed} build/python", shell=True, cwd=TREE, check=True)
     for name, command in {"the build": build, **tests}.items():

@@ -131,13 +131,13 @@ static const char *explain(int32_t result)
     }
 }
 
-/* Fails because a driver call failed: "the driver could not <what><detail>". */
-static gsc_status fail(gsc_error *err, int32_t result, const char *place, int32_t device,
-                       const char *what, const char *detail)
+/* Fails because a driver call failed: "the driver could not <action><detail>". */
+static gsc_status fail(gsc_error *err, int32_t result, const char *name, int32_t device,
+                       const char *action, const char *detail)
 {
     return gsc_fail_otherwise(err, result == OUT_OF_MEMORY ? GSC_ERROR_MEMORY : GSC_ERROR_DEVICE, 0,
-                              place, "CUDA device %d: the driver could not %s%s: %s (%s)", device,
-                              what, detail, explain(result), name_of(result));
+                              name, "CUDA device %d: the driver could not %s%s: %s (%s)", device,
+                              action, detail, explain(result), name_of(result));
 }
 
 /* ---- the driver library ---- */
@@ -382,10 +382,10 @@ void gsc_cuda_close(void *data)
 
 /* ---- use of a device ---- */
 
-static gsc_status process_check(const gsc_cuda *cuda, const char *place, gsc_error *err)
+static gsc_status process_check(const gsc_cuda *cuda, const char *name, gsc_error *err)
 {
     if (cuda->process != getpid())
-        return gsc_fail(err, GSC_ERROR_DEVICE, 0, -1, place,
+        return gsc_fail(err, GSC_ERROR_DEVICE, 0, -1, name,
                         "was made before this process was forked, and CUDA does not survive that: "
                         "start it anew");
     return GSC_OK;

@@ -9,10 +9,10 @@
 #include "launch.h"
 
 /* Checks the alignment of a struct: a misaligned access ends all use of CUDA in the process. */
-static gsc_status align_check(const void *pointer, int argument, const char *place, gsc_error *err)
+static gsc_status align_check(const void *pointer, int argument, const char *name, gsc_error *err)
 {
     if ((uintptr_t)pointer % 8 != 0)
-        return gsc_fail(err, GSC_ERROR_VALUE, argument, -1, place,
+        return gsc_fail(err, GSC_ERROR_VALUE, argument, -1, name,
                         "is %p: on a device it must be a multiple of 8", pointer);
     return GSC_OK;
 }
@@ -179,21 +179,21 @@ static gsc_status step(const gsc_exec *exec, const gsc_step *step, gsc_error *er
     static const struct {
         int state, reports, out;
         const char *state_name, *reports_name;
-    } places[] = {[GSC_STEP_MULTIPLY] = {0, 0, 3, "", ""},
-                  [GSC_STEP_CLIP] = {0, 2, 4, "", "report"},
-                  [GSC_STEP_MERGE] = {0, 1, 5, "", "reports"},
-                  [GSC_STEP_STAMP] = {3, 1, 5, "state", "report"},
-                  [GSC_STEP_STATE_INIT] = {2, 0, 3, "from", ""},
-                  [GSC_STEP_UPDATE] = {2, 3, 4, "state", "report"},
-                  [GSC_STEP_JOIN] = {1, 0, 3, "state", ""},
-                  [GSC_STEP_GUARD] = {2, 0, 3, "state", ""}};
-    const int reports = places[step->kind].reports, state = places[step->kind].state;
+    } arguments[] = {[GSC_STEP_MULTIPLY] = {0, 0, 3, "", ""},
+                     [GSC_STEP_CLIP] = {0, 2, 4, "", "report"},
+                     [GSC_STEP_MERGE] = {0, 1, 5, "", "reports"},
+                     [GSC_STEP_STAMP] = {3, 1, 5, "state", "report"},
+                     [GSC_STEP_STATE_INIT] = {2, 0, 3, "from", ""},
+                     [GSC_STEP_UPDATE] = {2, 3, 4, "state", "report"},
+                     [GSC_STEP_JOIN] = {1, 0, 3, "state", ""},
+                     [GSC_STEP_GUARD] = {2, 0, 3, "state", ""}};
+    const int reports = arguments[step->kind].reports, state = arguments[step->kind].state;
     const bool starts = step->kind == GSC_STEP_STATE_INIT && !step->state; /* without `from` */
     GSC_TRY(align_check(step->factor, 1, "factor", err));
-    GSC_TRY(align_check(step->state, state, places[step->kind].state_name, err));
+    GSC_TRY(align_check(step->state, state, arguments[step->kind].state_name, err));
     GSC_TRY(align_check(step->other, 2, "other", err));
-    GSC_TRY(align_check(step->reports, reports, places[step->kind].reports_name, err));
-    GSC_TRY(align_check(step->out, places[step->kind].out - starts, "out", err));
+    GSC_TRY(align_check(step->reports, reports, arguments[step->kind].reports_name, err));
+    GSC_TRY(align_check(step->out, arguments[step->kind].out - starts, "out", err));
     const gsc_cuda_step_parameter p = {.kind = step->kind,
                                        .merge = step->merge,
                                        .has_policy = step->has_policy,

@@ -129,18 +129,21 @@ DEVICE bf16_bits bf16_quick_store(float x)
 #define f64_quick_store f64_from_double
 
 /*
- * Loading multiplies by 2^(difference of the exponent biases), which is exact. Storing rounds the
+ * Loading multiplies by 2^(difference of the exponent biases), which is exact; it makes a number of
+ * what is not finite, which quad::lost finds in a word at a time. Storing rounds the
  * bits of a normal number. To a subnormal number it adds a float that has the last bit of the
  * result: the addition rounds.
  */
 #define QUICK_NARROW(dtype)                                                                        \
+    QUICK_STORE(dtype)                                                                             \
     DEVICE float dtype##_quick_load(dtype##_bits bits)                                             \
     {                                                                                              \
         const uint32_t magnitude = GSC_MAGNITUDE(dtype, bits);                                     \
         const uint32_t sign = (uint32_t)(bits ^ magnitude) << (32 - 8 * sizeof bits);              \
         const float x = gsc_float(sign | magnitude << (23 - dtype##_MANTISSA));                    \
-        return magnitude < dtype##_INF ? x * gsc_float((254u - dtype##_BIAS) << 23) : INFINITY;    \
-    }                                                                                              \
+        return x * gsc_float((254u - dtype##_BIAS) << 23);                                         \
+    }
+#define QUICK_STORE(dtype)                                                                         \
     DEVICE dtype##_bits dtype##_quick_store(float x)                                               \
     {                                                                                              \
         const uint32_t bits = gsc_float_bits(x), magnitude = bits & 0x7fffffffu;                   \
@@ -154,25 +157,18 @@ DEVICE bf16_bits bf16_quick_store(float x)
         return (dtype##_bits)(bits >> 31 << (8 * sizeof(dtype##_bits) - 1) | result);              \
     }
 QUICK_NARROW(f8_e4m3fn)
-QUICK_NARROW(f8_e5m2)
 QUICK_NARROW(cb16)
+QUICK_STORE(f8_e5m2)
+
+/* The upper half of an f16. */
+DEVICE float f8_e5m2_quick_load(f8_e5m2_bits bits)
+{
+    return f16_quick_load((f16_bits)(bits << 8));
+}
 
 /* ---- dtypes ---- */
 
-typedef struct dtype {
-    uint32_t size, mantissa;
-    uint64_t infinity, nan; /* least |bits| that are not finite, that are NaN */
-} dtype;
-
-/* The dtypes by number. */
-static __constant__ const dtype dtypes[] = {
-#define DTYPE(name) {sizeof(name##_bits), name##_MANTISSA, name##_INF, name##_NAN},
-    GSC_FOR_DTYPES(DTYPE)
-#undef DTYPE
-};
-
-/* The dtypes as types. `real` is the multiplying type; `overflow` is the |bits| of the least real
- * that is not finite in the dtype. */
+/* _OVERFLOW: the |bits| of the least multiplying number that is not finite in the dtype. */
 #define f32_OVERFLOW         f32_INF
 #define f64_OVERFLOW         f64_INF
 #define BETWEEN(dtype, bits) /* middle of a number of the dtype and the next */                    \
@@ -185,13 +181,30 @@ static __constant__ const dtype dtypes[] = {
 #define f8_e4m3fn_OVERFLOW OVERFLOW_OF(f8_e4m3fn)
 #define f8_e5m2_OVERFLOW   OVERFLOW_OF(f8_e5m2)
 #define cb16_OVERFLOW      OVERFLOW_OF(cb16)
+
+typedef struct dtype {
+    uint32_t size, mantissa, bias;
+    uint64_t infinity, nan, overflow; /* infinity, nan: least |bits| that are not finite, are NaN */
+} dtype;
+
+/* The dtypes by number. */
+static __constant__ const dtype dtypes[] = {
+#define DTYPE(name)                                                                                \
+    {sizeof(name##_bits), name##_MANTISSA, name##_BIAS, name##_INF, name##_NAN, name##_OVERFLOW},
+    GSC_FOR_DTYPES(DTYPE)
+#undef DTYPE
+};
+
+/* The dtypes as types. `real` is the multiplying type. */
 #define TYPE(name)                                                                                 \
     struct name {                                                                                  \
         typedef name##_bits bits;                                                                  \
         typedef name##_wide real;                                                                  \
         static constexpr uint32_t size = sizeof(bits), mantissa = name##_MANTISSA;                 \
+        static constexpr uint32_t number = gsc_##name;                                             \
         static constexpr uint64_t infinity = name##_INF, nan = name##_NAN;                         \
         static constexpr uint64_t overflow = name##_OVERFLOW;                                      \
+        static constexpr bool loses_infinity = number == gsc_f8_e4m3fn || number == gsc_cb16;      \
         static constexpr bits sign = (bits)((bits)1 << (8 * sizeof(bits) - 1));                    \
         static __inline__ __device__ real load(bits x)                                             \
         {                                                                                          \
@@ -267,38 +280,39 @@ DEVICE void write_bits(uint32_t type, unsigned char *to, uint64_t bits)
 /* Widens a number exactly. Not for a NaN. */
 SLOW double widen(uint32_t type, uint64_t bits)
 {
-    switch (type) {
-#define WIDEN(dtype)                                                                               \
-    case gsc_##dtype:                                                                              \
-        return (double)dtype##_load((dtype##_bits)bits);
-        GSC_FOR_DTYPES(WIDEN)
-#undef WIDEN
-    default:
-        return 0;
-    }
+    const dtype in = dtypes[type];
+    const uint64_t magnitude = magnitude_of(type, bits);
+    double x = gsc_double((magnitude << (52 - in.mantissa)) + ((uint64_t)(1023 - in.bias) << 52));
+    if (magnitude >= in.infinity)
+        x = HUGE_VAL;
+    else if (magnitude >> in.mantissa == 0 && type != gsc_f64) /* subnormal */
+        x = (double)magnitude * gsc_double((uint64_t)(1024 - in.bias - in.mantissa) << 52);
+    return bits != magnitude ? -x : x;
 }
 
 /* Rounds a number once. Not for a NaN. */
 SLOW uint64_t narrow(uint32_t type, double x)
 {
-    switch (type) {
-#define NARROW(dtype)                                                                              \
-    case gsc_##dtype:                                                                              \
-        return dtype##_from_double(x);
-        GSC_FOR_DTYPES(NARROW)
-#undef NARROW
-    default:
-        return 0;
-    }
+    const dtype out = dtypes[type];
+    const uint64_t bits = gsc_double_bits(x), magnitude = bits & ~((uint64_t)1 << 63);
+    if (type == gsc_f64)
+        return bits;
+    if (type == gsc_f32)
+        return gsc_float_bits((float)x);
+    return bits >> 63 << (8 * out.size - 1) |
+           gsc_round((int)(magnitude >> 52) - 1023,
+                     (magnitude & (GSC_NORMAL(f64) - 1)) | GSC_NORMAL(f64), (int)out.mantissa,
+                     (int)out.bias, (uint32_t)out.infinity);
 }
 
 /* Converts a NaN with integers: a device's conversion changes the payload. */
-DEVICE uint64_t convert_nan(const dtype in, const dtype out, uint64_t bits)
+template <class word> DEVICE word convert_nan(const dtype in, const dtype out, word bits)
 {
-    const uint64_t fraction = bits & (((uint64_t)1 << in.mantissa) - 1);
-    const uint64_t payload = fraction << (52 - in.mantissa) | (uint64_t)1 << 51;
-    const uint64_t sign = bits >> (8 * in.size - 1);
-    return sign << (8 * out.size - 1) | out.infinity | payload >> (52 - out.mantissa);
+    const uint32_t top = sizeof(word) == 8 ? 52 : 23; /* bits of the widest mantissa */
+    const word fraction = bits & (((word)1 << in.mantissa) - 1);
+    const word payload = fraction << (top - in.mantissa) | (word)1 << (top - 1);
+    const word sign = bits >> (8 * in.size - 1);
+    return sign << (8 * out.size - 1) | (word)out.infinity | payload >> (top - out.mantissa);
 }
 
 /* ---- rows ---- */
@@ -408,15 +422,17 @@ SLOW void careful(const thread_tile *tile, thread_partial *partial, uint32_t row
             const uint32_t i = GSC_LANES * row + 4 * tile->thread + k;
             if (i >= tile->n)
                 continue;
-            element_result e, other;
-            convert_element(tile, partial, i, k, &e);
-            if (tile->complex) { /* the larger part counts */
-                convert_element(tile, partial, i + 1, ++k, &other);
-                e.before = other.before > e.before ? other.before : e.before;
-                e.after = other.after > e.after ? other.after : e.after;
-                e.product = other.product > e.product ? other.product : e.product;
+            element_result e = {0, 0, 0, 0}; /* of a complex element the larger part counts */
+            ONE_BY_ONE for (uint32_t part = 0; part <= tile->complex; part++)
+            {
+                element_result other;
+                convert_element(tile, partial, i + part, k + part, &other);
+                e.before = most(other.before, e.before);
+                e.after = most(other.after, e.after);
+                e.product = most(other.product, e.product);
                 e.clamped |= other.clamped;
             }
+            k += tile->complex;
             count(tile, partial, i, &e);
         }
 }
@@ -436,8 +452,19 @@ template <class T> struct quad {
         else
             return (typename T::bits)(words[k / in_word] >> 32 / in_word * (k % in_word));
     }
-    /* Sets an element that is zero. */
-    __inline__ __device__ void set(uint32_t k, typename T::bits bits)
+    /* Returns bits that are not 0 if an element is not finite, but a load of it is. */
+    __inline__ __device__ uint32_t lost() const
+    {
+        constexpr uint32_t ones = T::size == 1 ? 0x01010101 : 0x00010001,
+                           signs = ones * (uint32_t)T::sign;
+        uint32_t sums = 0;
+        if constexpr (T::loses_infinity)
+            UNROLLED for (uint32_t w = 0; w < T::size; w++) sums |=
+                (words[w] & ~signs) + ones * (uint32_t)(T::sign - T::infinity);
+        return sums & signs;
+    }
+    /* Sets an element that is zero. The bits above the element's are zero. */
+    template <class word> __inline__ __device__ void set(uint32_t k, word bits)
     {
         if constexpr (in_word == 0) {
             words[2 * k] = (uint32_t)bits;
@@ -516,7 +543,7 @@ template <class T> INLINED quad<T> load_elements(uint64_t from)
         if constexpr (size == 8)
             q.set(k, words);
         else
-            q.set(k, (typename T::bits)word);
+            q.set(k, word);
     }
     return q;
 }
@@ -544,12 +571,12 @@ template <class T> INLINED void store_row(const quad<T> &q, uint64_t to, bool ve
 }
 
 /* Returns the address of a thread's lanes in row `row`. */
-template <class T>
-INLINED uint64_t lanes_of(const thread_tile *tile, const unsigned char *data, uint32_t row)
+INLINED uint64_t lanes_of(const thread_tile *tile, const unsigned char *data, uint32_t row,
+                          uint32_t size)
 {
     uint64_t at; /* by assembly: an address that the compiler sees through makes loads wait */
     asm("cvta.to.global.u64 %0, %1;" : "=l"(at) : "l"(data));
-    return at + (GSC_LANES * row + 4 * tile->thread) * T::size;
+    return at + (GSC_LANES * row + 4 * tile->thread) * size;
 }
 
 /* The sums of a thread, in registers while it runs rows. */
@@ -630,7 +657,9 @@ INLINED bool quick_rows(uint64_t from, uint64_t to, bool writes, sums<real> &sum
         }
     }
     const auto largest = largest_of(x);
-    if (largest >= Out::overflow)
+    uint32_t lost = 0;
+    UNROLLED for (uint32_t u = 0; u < N; u++) lost |= quads[u].lost();
+    if (largest >= Out::overflow || lost != 0)
         return false;
     sum.largest = most(sum.largest, largest);
     if (operation != GSC_CUDA_ADD && norm) /* for ADD, the first pass measured it */
@@ -657,8 +686,8 @@ INLINED uint32_t quick_steps(const thread_tile *tile, thread_partial *partial, u
 {
     typedef typename In::real real;
     constexpr uint32_t step = In::size == 2 && operation == GSC_CUDA_STORE ? 8 : 4;
-    uint64_t from = lanes_of<In>(tile, tile->in, row),
-             to = tile->out ? lanes_of<Out>(tile, tile->out, row) : 0;
+    uint64_t from = lanes_of(tile, tile->in, row, In::size),
+             to = tile->out ? lanes_of(tile, tile->out, row, Out::size) : 0;
     const bool writes = tile->out != NULL, norm = (tile->call->want & GSC_WANT_NORM) != 0;
     const real m = multiplier<real>(tile->call);
     sums<real> sum(partial);
@@ -689,7 +718,9 @@ SLOW uint32_t quick_add(const thread_tile *tile, thread_partial *partial, uint32
 /* ---- full ---- */
 
 /* The options of the call, in registers: the compiler must assume that a store changes memory. */
-template <class Out, class real> struct row_options {
+template <class In> struct row_options {
+    typedef typename In::real real;
+    typedef decltype(bits_of(real())) word;
     enum {
         ADDS = 1,
         CLAMPS = 2,
@@ -698,66 +729,110 @@ template <class Out, class real> struct row_options {
         COMPLEX = 16,
         VECTORS = 32,
         WRITES = 64,
-        SAME = 128
+        COPIES_NAN = 128,
+        SAME = 256 /* the output has the input's dtype */
     };
-    uint32_t flags; /* SAME: a NaN stays as it is */
-    real m;
-    decltype(real() + typename Out::real()) limit; /* this type holds the limit exactly */
-    uint32_t start;                                /* position of the thread's lanes in the chunk */
-    uint32_t zeros, subnormals, clamped;           /* counts */
+    enum { ZERO = 1, SUBNORMAL = 1 << 10, CLAMPED = 1 << 20 }; /* units of `counts` */
+    uint32_t flags, out;
+    real m, limit;
+    word overflow, limit_bits;
+    uint32_t start;  /* position of the thread's lanes in the chunk */
+    uint32_t counts; /* at most 4 elements of 64 rows */
 
     __inline__ __device__ explicit row_options(const thread_tile *tile)
-        : flags(0), m(multiplier<real>(tile->call)),
-          limit((decltype(limit))tile->call->limits[tile->out_dtype]),
-          start(tile->start + 4 * tile->thread), zeros(0), subnormals(0), clamped(0)
+        : flags(0), out(tile->out_dtype), m(multiplier<real>(tile->call)),
+          limit((real)tile->call->limits[out]), overflow((word)dtypes[out].overflow), limit_bits(0),
+          start(tile->start + 4 * tile->thread), counts(0)
     {
         const gsc_cuda_call *call = tile->call;
         flags |= call->operation == GSC_CUDA_ADD ? ADDS : 0;
-        flags |= call->operation == GSC_CUDA_CLAMP ? CLAMPS : 0;
         flags |= call->want & GSC_WANT_NORM ? NORM : 0;
         flags |= call->want & GSC_WANT_UNDERFLOW ? UNDERFLOWS : 0;
         flags |= tile->complex ? COMPLEX : 0;
         flags |= tile->vectors ? VECTORS : 0;
         flags |= tile->out ? WRITES : 0;
-        flags |= tile->in_dtype == tile->out_dtype && m == 1 ? SAME : 0;
+        flags |= out == In::number ? SAME : 0;
+        flags |= is(SAME) && m == 1 ? COPIES_NAN : 0;
+        if (call->operation == GSC_CUDA_CLAMP) {
+            flags |= CLAMPS;
+            overflow = bits_of((real)INFINITY);
+            limit_bits = (word)narrow(out, (double)limit);
+        }
     }
     __inline__ __device__ bool is(uint32_t flag) const
     {
         return (flags & flag) != 0;
     }
+    __inline__ __device__ word sign() const
+    {
+        return (word)1 << (8 * dtypes[out].size - 1);
+    }
     __inline__ __device__ void put(thread_partial *partial) const
     {
-        partial->counts[GSC_CUDA_ZEROS] += zeros;
-        partial->counts[GSC_CUDA_SUBNORMALS] += subnormals;
-        partial->counts[GSC_CUDA_CLAMPED] += clamped;
+        partial->counts[GSC_CUDA_ZEROS] += counts % SUBNORMAL;
+        partial->counts[GSC_CUDA_SUBNORMALS] += counts % CLAMPED / SUBNORMAL;
+        partial->counts[GSC_CUDA_CLAMPED] += counts / CLAMPED;
     }
 };
 
+/* Calls `run` with the type of the output: the dtypes to and from float, and to themselves. */
+template <class In, class Run> INLINED void for_output(const row_options<In> &options, Run run)
+{
+    if (options.is(options.SAME)) {
+        run(In());
+    } else if constexpr (In::number != gsc_f32) {
+        run(f32());
+    } else {
+        switch (options.out) {
+        case gsc_f16:
+            return run(f16());
+        case gsc_bf16:
+            return run(bf16());
+        case gsc_cb16:
+            return run(cb16());
+        case gsc_f8_e4m3fn:
+            return run(f8_e4m3fn());
+        default:
+            return run(f8_e5m2());
+        }
+    }
+}
+
+/* Writes a row, as elements of the size of T. */
+template <class T, class word>
+INLINED void write_row(const word (&result)[4], uint64_t to, bool vectors)
+{
+    quad<T> written = {};
+    UNROLLED for (uint32_t k = 0; k < 4; k++) written.set(k, result[k]);
+    store_row(written, to, vectors);
+}
+
 /* Counts the elements of a row that are not finite, converts NaNs, and sets numbers that are not
  * finite to 0 for the sums. */
-template <class In, class Out, class real>
-INLINED void count_not_finite(const row_options<Out, real> &options, thread_partial *partial,
-                              uint32_t row, const quad<In> &in, typename Out::bits (&result)[4],
-                              real (&x)[4])
+template <class In, class word, class real>
+INLINED void count_not_finite(const row_options<In> &options, thread_partial *partial, uint32_t row,
+                              const quad<In> &in, word (&result)[4], real (&x)[4])
 {
     uint32_t nans = 0, infs = 0, first = ~(uint32_t)0;
+    const dtype out = dtypes[options.out];
     UNROLLED for (uint32_t k = 4; k-- > 0;)
     {
         const typename In::bits bits = in.get(k);
         const bool nan = (typename In::bits)(bits & ~In::sign) >= In::nan;
         if ((typename In::bits)(bits & ~In::sign) == In::infinity) /* a load can lose its sign */
-            result[k] = (typename Out::bits)((bits & In::sign ? Out::sign : 0) | Out::infinity);
+            result[k] =
+                (word)(bits >> (8 * In::size - 1)) << (8 * out.size - 1) | (word)out.infinity;
         if (nan)
-            result[k] = options.is(options.SAME)
-                            ? (typename Out::bits)bits
-                            : (typename Out::bits)convert_nan(
-                                  {In::size, In::mantissa, In::infinity, In::nan},
-                                  {Out::size, Out::mantissa, Out::infinity, Out::nan}, bits);
-        const bool bad = (typename Out::bits)(result[k] & ~Out::sign) >= Out::infinity;
+            result[k] = options.is(options.COPIES_NAN)
+                            ? bits
+                            : convert_nan<word>({In::size, In::mantissa}, out, bits);
+        const bool bad = (result[k] & ~options.sign()) >= out.infinity;
         nans += bad && nan;
         infs += bad && !nan;
         first = bad ? k : first;
-        x[k] = magnitude(x[k]) < bits_of((real)INFINITY) ? x[k] : 0;
+        const bool finite =
+            !In::loses_infinity || (typename In::bits)(bits & ~In::sign) < In::infinity;
+        x[k] = finite && magnitude(x[k]) < bits_of((real)INFINITY) ? x[k] : 0;
     }
     partial->counts[GSC_CUDA_NAN] += nans;
     partial->counts[GSC_CUDA_INF] += infs;
@@ -766,72 +841,81 @@ INLINED void count_not_finite(const row_options<Out, real> &options, thread_part
 }
 
 /* Counts the elements of a row that became zero or subnormal. */
-template <class In, class Out, class real>
-INLINED void count_underflows(row_options<Out, real> &options, const quad<In> &in,
-                              const typename Out::bits (&result)[4])
+template <class In, class word>
+INLINED void count_underflows(row_options<In> &options, const quad<In> &in, const word (&result)[4])
 {
+    const word sign = options.sign(), normal = (word)1 << dtypes[options.out].mantissa;
     UNROLLED for (uint32_t k = 0; k < 4; k++)
     {
         const typename In::bits before = (typename In::bits)(in.get(k) & ~In::sign);
-        const typename Out::bits after = (typename Out::bits)(result[k] & ~Out::sign);
+        const word after = result[k] & ~sign;
         /* x - 1: zero wraps around to the largest. */
         const bool was =
             (typename In::bits)(before - 1) < ((typename In::bits)1 << In::mantissa) - 1;
-        const bool is =
-            (typename Out::bits)(after - 1) < ((typename Out::bits)1 << Out::mantissa) - 1;
-        options.zeros += after == 0 && before != 0;
-        options.subnormals += is && !was;
+        options.counts += after == 0 && before != 0 ? options.ZERO : 0;
+        options.counts += after - 1 < normal - 1 && !was ? options.SUBNORMAL : 0;
     }
 }
 
 /* Clamps a row. A complex element counts once if one or both of its parts were clamped. */
-template <class Out, class real>
-INLINED void clamp_row(row_options<Out, real> &options, const real (&x)[4],
-                       typename Out::bits (&result)[4])
+template <class In, class word, class real>
+INLINED void clamp_row(row_options<In> &options, const real (&x)[4], word (&result)[4])
 {
-    const typename Out::bits limit = Out::store(options.limit);
+    const word sign = options.sign();
     bool before = false;
     UNROLLED for (uint32_t k = 0; k < 4; k++)
     {
         const bool clamped = fabs(x[k]) > options.limit;
         if (clamped)
-            result[k] = (typename Out::bits)((x[k] < 0 ? Out::sign : 0) | limit);
-        options.clamped += clamped && !(k % 2 != 0 && options.is(options.COMPLEX) && before);
+            result[k] = (x[k] < 0 ? sign : 0) | options.limit_bits;
+        options.counts +=
+            clamped && !(k % 2 != 0 && options.is(options.COMPLEX) && before) ? options.CLAMPED : 0;
         before = clamped;
     }
 }
 
 /* Runs a row with any options. Returns false if it needs careful. */
-template <class In, class Out, class real>
-INLINED bool full_row(row_options<Out, real> &options, thread_partial *partial, uint64_t to,
+template <class In, class real>
+INLINED bool full_row(row_options<In> &options, thread_partial *partial, uint64_t to,
                       sums<real> &sum, uint32_t row, const quad<In> &in)
 {
-    typename Out::bits result[4];
+    typename row_options<In>::word result[4];
     real x[1][4];
+    uint32_t lost = in.lost();
     UNROLLED for (uint32_t k = 0; k < 4; k++) x[0][k] = In::load(in.get(k)) * options.m;
-    if (options.is(options.ADDS)) {
-        const quad<Out> old = load_elements<Out>(to);
-        UNROLLED for (uint32_t k = 0; k < 4; k++) x[0][k] += Out::load(old.get(k));
-    }
-    UNROLLED for (uint32_t k = 0; k < 4; k++) result[k] = Out::store(x[0][k]);
+    if (options.is(options.ADDS))
+        for_output(options, [&](auto out) {
+            const auto old = load_elements<decltype(out)>(to);
+            lost |= old.lost();
+            UNROLLED for (uint32_t k = 0; k < 4; k++) x[0][k] += out.load(old.get(k));
+        });
+    for_output(options, [&](auto out) {
+        UNROLLED for (uint32_t k = 0; k < 4; k++) result[k] = out.store(x[0][k]);
+    });
     auto largest = largest_of(x);
-    if (largest >= (options.is(options.CLAMPS) ? bits_of((real)INFINITY) : Out::overflow)) {
+    if (largest >= options.overflow || lost != 0) {
         if (options.is(options.ADDS | options.CLAMPS | options.COMPLEX))
             return false;
-        count_not_finite<In, Out>(options, partial, row, in, result, x[0]);
+        count_not_finite(options, partial, row, in, result, x[0]);
         largest = largest_of(x);
     }
     if (options.is(options.UNDERFLOWS))
-        count_underflows<In, Out>(options, in, result);
+        count_underflows(options, in, result);
     if (options.is(options.CLAMPS))
-        clamp_row<Out>(options, x[0], result);
+        clamp_row(options, x[0], result);
     sum.largest = most(sum.largest, largest);
     if (options.is(options.NORM))
         UNROLLED for (uint32_t k = 0; k < 4; k++) sum.add(k, x[0][k]);
     if (options.is(options.WRITES)) {
-        quad<Out> written = {};
-        UNROLLED for (uint32_t k = 0; k < 4; k++) written.set(k, result[k]);
-        store_row(written, to, options.is(options.VECTORS));
+        const bool vectors = options.is(options.VECTORS);
+        if (options.is(options.SAME))
+            write_row<In>(result, to, vectors);
+        else if constexpr (In::number != gsc_f32)
+            write_row<f32>(result, to, vectors);
+        else if (dtypes[options.out].size == 2)
+            write_row<f16>(result, to, vectors);
+        else
+            write_row<f8_e5m2>(result, to, vectors);
     }
     return true;
 }
@@ -840,17 +924,18 @@ INLINED bool full_row(row_options<Out, real> &options, thread_partial *partial, 
  * Runs rows from `row` to `end`. Returns the first that needs careful, or `end`. Loads are issued
  * for several rows, as in quick, but one copy of the code runs one row after the other.
  */
-template <class In, class Out>
+template <class In>
 SLOW uint32_t full(const thread_tile *tile, thread_partial *partial, uint32_t row, uint32_t end)
 {
     typedef typename In::real real;
     constexpr uint32_t step = In::size <= 2 ? 4 : 2;
-    row_options<Out, real> options(tile);
+    row_options<In> options(tile);
     if (options.is(options.COMPLEX) &&
         options.is(options.UNDERFLOWS)) /* the larger part counts: careful */
         return row;
-    uint64_t from = lanes_of<In>(tile, tile->in, row),
-             to = tile->out ? lanes_of<Out>(tile, tile->out, row) : 0;
+    const uint32_t size = GSC_LANES * dtypes[options.out].size; /* of a row of the output */
+    uint64_t from = lanes_of(tile, tile->in, row, In::size),
+             to = tile->out ? lanes_of(tile, tile->out, row, dtypes[options.out].size) : 0;
     sums<real> sum(partial);
     quad<In> in[step];
     for (uint32_t ahead = 0; row < end; row++, ahead--) {
@@ -864,11 +949,11 @@ SLOW uint32_t full(const thread_tile *tile, thread_partial *partial, uint32_t ro
                         load_elements<In>(from + GSC_LANES * In::size * least(u, end - 1 - row));
             }
         }
-        if (!full_row<In, Out>(options, partial, to, sum, row, in[0]))
+        if (!full_row(options, partial, to, sum, row, in[0]))
             break;
         UNROLLED for (uint32_t u = 1; u < step; u++) in[u - 1] = in[u];
         from += GSC_LANES * In::size;
-        to += GSC_LANES * Out::size;
+        to += size;
     }
     sum.put(partial);
     options.put(partial);
@@ -877,14 +962,6 @@ SLOW uint32_t full(const thread_tile *tile, thread_partial *partial, uint32_t ro
 
 /* ---- a thread's part of a chunk ---- */
 
-/* The pairs of dtypes that full takes: a dtype to itself, and to or from float. */
-#define FOR_PAIRS(X)                                                                               \
-    FOR_QUICK(X)                                                                                   \
-    X(f64, f64)                                                                                    \
-    X(f8_e4m3fn, f8_e4m3fn)                                                                        \
-    X(f8_e5m2, f8_e5m2)                                                                            \
-    X(cb16, cb16)                                                                                  \
-    X(cb16, f32)
 /* The pairs that quick runs faster than full. */
 #define FOR_QUICK(X)                                                                               \
     FOR_SUMS(X)                                                                                    \
@@ -919,12 +996,16 @@ DEVICE uint32_t rows_of_pair(const thread_tile *tile, thread_partial *partial, b
         return rows(tile, partial, row, end);
 #define STORE(in, out) PAIR(in, out, (quick<in, out>))
 #define ADD(in, out)   PAIR(in, out, (quick_add<in, out>))
-#define FULL(in, out)  PAIR(in, out, (full<in, out>))
+#define FULL(in)                                                                                   \
+    case gsc_##in:                                                                                 \
+        return full<in>(tile, partial, row, end);
     if (!plain) {
-        switch (pair) {
-            FOR_PAIRS(FULL)
+        const uint32_t in = tile->in_dtype, out = tile->out_dtype;
+        if (in != out && (in == gsc_f64 || out == gsc_f64 || (in != gsc_f32 && out != gsc_f32)))
+            return ~(uint32_t)0;
+        switch (in) {
+            GSC_FOR_DTYPES(FULL)
         }
-        return ~(uint32_t)0;
     }
     if (tile->call->operation == GSC_CUDA_STORE) {
         switch (pair) {

@@ -22,10 +22,12 @@ INCLUDE = CORE.parent / "include"
 SOURCES = [HERE / "kernels.cu", HERE / "launch.h", HERE / "ptx.py"]
 SOURCES += [CORE / f"{name}.h" for name in ("bits", "convert", "log2", "policy", "step")]
 HEADER = INCLUDE / "gradscaler.h"
-# The first with matrix units for fp16; code for it runs on all later ones.
+# sm_70 is the first with matrix units for fp16; code for it runs on all later ones. Only small functions are inlined if
+# they are not always_inline: the kernel of one thread, `step`, would have a copy of its functions for each call.
 COMPILE = (
     "clang -x cuda -std=c++17 -nostdinc++ --cuda-device-only -nocudainc -nocudalib"
     " --cuda-gpu-arch=sm_70 -Xclang -target-feature -Xclang +ptx60 -O3 -ffp-contract=off -Wall -S"
+    " -mllvm -inline-threshold=60 -mllvm -inlinehint-threshold=60"
 )
 HEAD = """/* SPDX-License-Identifier: MIT */
 /*
@@ -70,11 +72,11 @@ def used(code):
     header = bare(HEADER.read_text())
     known = {m[1]: m[0] for pattern in patterns for m in re.finditer(pattern, header, re.M | re.S)}
     named = names = set(re.findall(r"\w+", code))
-    found = set()
-    while new := names & known.keys() - found:
-        found |= new
+    used_names = set()
+    while new := names & known.keys() - used_names:
+        used_names |= new
         names = {word for name in new for word in re.findall(r"\w+", known[name])}
-    return "".join(trimmed(known[name], named) for name in sorted(found))
+    return "".join(trimmed(known[name], named) for name in sorted(used_names))
 
 
 def sources_hash():

@@ -40,7 +40,10 @@ def linkcode_resolve(domain, info):
 
 
 def page(app, name, template, context, doctree):
-    """Describes a page by its first paragraph, and keeps its text for a search from a file, which can fetch no page."""
+    """Describes a page by its first paragraph, lists the methods of a page of Rust in its contents, and keeps its text.
+
+    A search from a file reads that text, because it can fetch no page.
+    """
     if name == "search":
         app.add_js_file("snippets.js")
     if doctree is None:
@@ -48,6 +51,12 @@ def page(app, name, template, context, doctree):
     first = next(iter(doctree.findall(nodes.paragraph)), None)
     if first is not None:
         context["metatags"] += f'<meta name="description" content="{html.escape(" ".join(first.astext().split()))}">\n'
+    if 'class="rustdoc"' in context["body"]:
+        found = re.findall(r'<section id="((?:ty)?method\.(\w+))"|<h2 id="([\w-]+)"[^>]*>([^<]+)', context["body"])
+        link = '<li><a class="reference internal" href="#{}">{}</a></li>'.format
+        links = "".join(link(to or top, name or words) for to, name, top, words in found)
+        context["toc"] = f'<ul><li><a href="#"></a><ul>{links}</ul></li></ul>'  # the first link is not shown
+        context["furo_hide_toc"] = not found
     body = re.sub(r'<a class="headerlink".*?</a>', "", context["body"])
     snippets[name] = re.sub(r"<(?!/?section\b)[^>]*>", "", body)
 
@@ -64,5 +73,5 @@ if (location.protocol === "file:")
 
 
 def setup(app):
-    app.connect("html-page-context", page)
+    app.connect("html-page-context", page, priority=600)  # after the theme, which hides empty contents
     app.connect("build-finished", write_snippets)

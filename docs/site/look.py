@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: MIT
 """Opens every page of a site but rustdoc's as a file in Chromium: look.py FOLDER PICTURES.
 
-None may be wider than the screen, clip code, complain or ask the network; on a wide screen the contents of a page are
-visible. Pictures of the pages go to PICTURES, for people to look at. A search from a file shows text of what it finds.
+None may be wider than the screen, clip code, wrap tabs, complain or ask the network; on a wide screen the contents of a
+page are visible. Pictures of the pages go to PICTURES, for people to look at. A search from a file shows text of what
+it finds.
 """
 
 import sys
@@ -12,6 +13,7 @@ from playwright.sync_api import sync_playwright
 
 WIDTHS = 390, 1280
 CLIPPED = "[...document.querySelectorAll('pre')].filter(e => e.scrollWidth > e.clientWidth + 1).length"
+TABS = "new Set([...document.querySelectorAll('.sd-tab-label')].map(e => e.offsetTop)).size"
 CONTENTS = "[...document.querySelectorAll('.toc-drawer:not(.no-toc)')]"
 HIDDEN = f"{CONTENTS}.some(e => e.getBoundingClientRect().right > innerWidth)"
 
@@ -36,6 +38,8 @@ def problems(site, pictures, browser):
                     yield f"{name}: {wide} wide on a screen of {width}"
                 if clipped := page.evaluate(CLIPPED):
                     yield f"{name}: {clipped} blocks of code are clipped on a screen of {width}"
+                if page.evaluate(TABS) > 1:
+                    yield f"{name}: its tabs are in more than one line on a screen of {width}"
                 if width == max(WIDTHS) and page.evaluate(HIDDEN):
                     yield f"{name}: its contents are not visible"
                 page.screenshot(path=pictures / f"{name.replace('/', '_')[:-5]}-{width}-{scheme}.png")

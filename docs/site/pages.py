@@ -76,14 +76,14 @@ CUDA <cuda>
 Overview <overview>
 Presets <presets>
 Checkpoints <checkpoints>
-Ranks <ranks>
+Distributed training <ranks>
 Guards <guard>
-What a scaler did <runs>
+Metrics and diagnosis <runs>
 Measurements <measured>
 RoundPipe <roundpipe>
 Cerebras <cerebras>
-The bits <numerics>
-Recordings <recordings>
+Numerics <numerics>
+Test recordings <recordings>
 Changes <changelog>
 ```
 

@@ -12,22 +12,26 @@ else of variable length after SHORT cycles. Its time per round is cycles + expos
 before the first wait expose one latency, a prefetch that is moved within its row one each, as the move waits for it.
 A processor is a closed queue (mean value analysis, Schweitzer): its warps pass that time, and wait for the issue slots
 or the busiest pipe of their scheduler, one of four, and for the processor's part of the bandwidth, CEILING of copy's.
-So a share is the least of Little's law, issue and memory, rounded where they meet. Starts and ends of blocks, and all
-other launches, are not in it. The numbers of H200 and CEILING reproduce the shares in gpu_model_test.py; those of the
-other devices are the vendor's, at four fifths of the bandwidth and with a guessed latency. None has been measured.
+So a share is the least of Little's law, issue and memory, rounded where they meet: of a list without an end. Of a list
+of tensors the blocks are started in order, each where one has ended, and share what so many reach; a block waits first
+for its place in the list, the last ones run with fewer beside them, and each launch takes its time. The numbers of H200
+and CEILING reproduce the shares in gpu_model_test.py; those of the other devices are the vendor's, at four fifths of
+the bandwidth and with a guessed latency. None has been measured.
 """
 
 import argparse
+import heapq
 import json
+import math
 import re
 import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
+from collections import Counter, deque
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "cuda"))
@@ -44,6 +48,20 @@ DEVICES = {
 CEILING = 0.95  # of copy, of a kernel of loads and stores alone
 SHORT = 25  # cycles
 SCHEDULERS, WARP, BLOCK = 4, 32, 256
+# ns of a launch after another, with a kernel that does next to nothing. On a GB200 a copy of 3,846,148 bytes, which is
+# two operations, takes 1,182 ns longer in a graph than one of 3,846,144, and 1,796 ns in a stream (pytorch issue
+# 191284). On a V100 it is 500 and 900 ns beside the kernel's own 2.9 us (NVIDIA, "Getting Started with CUDA Graphs").
+LAUNCH = 1182, 1796
+# Latencies that a block waits for its call, its place in the list, its tensor, the one before, and at its end; those
+# that begin, fold and finish wait for, one after the other.
+BLOCK_LATENCIES, LAUNCH_LATENCIES = 5, {"begin": 2, "fold": 3, "finish": 5}
+CHUNK = 65536
+WIDTH = 768
+LISTS = {  # elements of tensors
+    "GPT-2": [50257 * WIDTH, 1024 * WIDTH, *[WIDTH * n for n in (1, 1, 2304, 3, 768, 1, 1, 1, 3072, 4, 3072, 1)] * 12]
+    + [WIDTH] * 2,
+    "1M": [1 << 20],
+}
 SIZES = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2, "cb16": 2, "f8_e4m3fn": 1, "f8_e5m2": 1}
 
 # Cycles for which an instruction of a warp keeps a pipe of its scheduler, by architecture: 32 lanes over the lanes of
@@ -259,6 +277,20 @@ def as_vectors(accesses, vectors=True):
     return {i for i in accesses if (i.bytes == widest) == vectors} or set(accesses)
 
 
+def of_size(accesses, size):
+    """Those of elements of a size, or of vectors of four of them: two accesses side by side are elements."""
+
+    def place(i):
+        register, offset = re.findall(r"\[(R\d+)[^]+]*(?:\+(-?0x\w+))?\]", i.operands)[-1]
+        return i.guard, register, int(offset or "0", 16), i.bytes
+
+    def is_element(guard, register, offset, n):
+        return bool({(guard, register, offset + n, n), (guard, register, offset - n, n)} & places)
+
+    places = set(map(place, accesses))
+    return {i for i in accesses if i.bytes == (size if is_element(*place(i)) else min(4 * size, 16))}
+
+
 def once(accesses):
     """Without what is made instead, at the same place, under the opposite predicate."""
     places = [(i.guard, re.findall(r"\[R\d+.*?\]", i.operands)) for i in accesses]
@@ -292,9 +324,10 @@ def busiest(way, architecture):
     return cycles.most_common(1)[0]
 
 
-def share(row, device, latency, warps):
+def share(row, device, latency, warps, processors=None):
     """Of copy bandwidth, by a row's counts; `warps` of a scheduler, `latency` in ns."""
-    _, clock, copy, processors, *_ = DEVICES[device]
+    _, clock, copy, all_processors, *_ = DEVICES[device]
+    processors = processors or all_processors
     memory = WARP * row["bytes"] / (copy * CEILING / processors)  # ns of a round: of a processor's part of the memory,
     issue = row["busiest_cycles"] / clock  # of its scheduler,
     alone = (row["cycles"] - row["instructions"]) / clock + row["exposed"] * latency  # and of the warp itself
@@ -307,14 +340,65 @@ def share(row, device, latency, warps):
     return CEILING * rounds * SCHEDULERS * memory
 
 
+def blocks_time(row, device, latency, blocks, sizes):
+    """ns of a launch of blocks that move `sizes` bytes each; a processor holds `blocks` at once."""
+    _, _, copy, processors, *_ = DEVICES[device]
+
+    @cache
+    def speed(running):  # bytes per ns of each
+        used = min(running, processors)
+        return share(row, device, latency, running / used * BLOCK / WARP / SCHEDULERS, used) * copy / running
+
+    waiting, starting, running = deque(sizes), deque(), []  # running: by what each block has moved when it ends
+    now = moved = 0.0
+    while waiting or starting or running:
+        while waiting and len(starting) + len(running) < blocks * processors:
+            starting.append((now + BLOCK_LATENCIES * latency, waiting.popleft()))
+        each = speed(-(-len(running) // 16) * 16) if running else 0
+        end = (running[0] - moved) / each if running else math.inf
+        start = starting[0][0] - now if starting else math.inf
+        now += min(start, end)
+        moved += min(start, end) * each
+        if end <= start:
+            heapq.heappop(running)
+        else:
+            heapq.heappush(running, moved + starting.popleft()[1])
+    return now
+
+
+def list_share(row, device, latency, launch, blocks, tensors):
+    """Of copy bandwidth, for a call on a list of tensors: unscale, with a report."""
+    chunks = [min(CHUNK, n - i) for n in tensors for i in range(0, n, CHUNK)]
+    per_element = row["bytes"] / row["elements"]
+    others = ["begin", *(["fold"] if "norm" in row["operation"] else []), "finish"]
+    time = (1 + len(others)) * launch + sum(LAUNCH_LATENCIES[kernel] for kernel in others) * latency
+    time += blocks_time(row, device, latency, blocks, [n * per_element for n in chunks])
+    return sum(tensors) * per_element / time / DEVICES[device][2]
+
+
 # ---- rows ----
 
+# What only the rounding to a dtype has, in a function that decides at run time which it is.
+ROUNDING = {
+    "f16": r"F2FP?\..*F16",
+    "bf16": r"IADD3 .*\b0x7fff\b",
+    "cb16": r"IADD3 .*\b0x1fff\b",
+    "f8_e4m3fn": r"IADD3 .*\b0x7ffff\b",
+    "f8_e5m2": r"IADD3 .*\b0xfffff\b",
+}
 OPERATIONS = {"store": "store", "check": "check", "clip": "clip", "clamp": "clip", "add": "add", "accumulate": "add"}
 
 
-def ways(loop, named):
+def ways(loop, named, out=None):
     """By operation: the way around, that without loads, if those are of several rounds, the loads and the stores.
-    `named`: the operation that the function's name tells."""
+    `named`: the operation that the function's name tells; `out`: the output's dtype, if the function decides it."""
+
+    def roundings(dtype):
+        pattern = re.compile(ROUNDING.get(dtype, "$"))
+        return {i for i in loop.code if pattern.match(f"{i.opcode} {i.operands}")}
+
+    own = roundings(out) if out else set()
+    foreign = set().union(*map(roundings, ROUNDING)) - own if out else set()
 
     def double(i):
         return i.name == "DFMA"
@@ -336,6 +420,10 @@ def ways(loop, named):
         return way_around(loop, lambda i: tuple(cost(i) for cost in costs))
 
     loads, olds, stores = loop.loads, loop.olds, loop.stores
+    if out:
+        of_out = of_size(olds | stores, SIZES[out])
+        foreign |= (olds | stores) - of_out
+        olds, stores = olds & of_out, stores & of_out
     if named not in (None, "add"):
         loads, olds = loads | olds, set()
     # Is it added to, is it written, as vectors, and what is wanted of the way most of all: then few instructions.
@@ -357,7 +445,8 @@ def ways(loop, named):
         reads, writing = as_vectors(loads, vectors) | old, as_vectors(stores, vectors) if writes else set()
         others = (loads | stores) - reads - writing
         costs = [
-            lambda i, others=others: i in others and i.always,
+            lambda i, others=others: (i in others and i.always) + (i in foreign),
+            lambda i: -(i in own),
             lambda i, writing=writing: -i.bytes * (i in writing),
             *([] if kind in ("clip", "slowest") else [clips]),
             *wanted,
@@ -385,6 +474,13 @@ def ways(loop, named):
             yield operation, way, again, read, written
 
 
+def outputs(dtypes):
+    """The dtypes of the output: the second of two; or float to each, and others to themselves and float."""
+    if len(dtypes) > 1 or dtypes[0] == "f64":
+        return dtypes[-1:]
+    return [dtype for dtype in SIZES if dtype in (dtypes[0], "f32") or (dtypes[0] == "f32" and dtype != "f64")]
+
+
 def rows_of(text, architecture, clock):
     """The counts of every hot loop of a module, printed by nvdisasm."""
     code = functions(text)
@@ -395,20 +491,26 @@ def rows_of(text, architecture, clock):
         name = name.split("(")[0].rpartition(" ")[2] if "<" not in name else re.search(r"\w+<[^(]*>", name)[0]
         dtypes = re.findall(f"(?<![a-z0-9])({'|'.join(SIZES)})(?![a-z0-9])", name)
         loop = hot_loop(body)
-        if len(dtypes) < 2 or not loop:
+        if not dtypes or not loop:
             continue
         words = re.findall("|".join(OPERATIONS), name.lower())
+        named = OPERATIONS[words[0]] if words else None
         times, stores = 1, []  # that a loop within goes around: its stores are a row's, where the loads are of all
-        for operation, way, again, read, written in ways(loop, OPERATIONS[words[0]] if words else None):
+        several = (
+            (out, way)
+            for out in outputs(dtypes)
+            for way in ways(loop, named, out if len(outputs(dtypes)) > 1 else None)
+        )
+        for out, (operation, way, again, read, written) in several:
+            label = name if len(dtypes) > 1 else name.replace(f"<{dtypes[0]}>", f"<{dtypes[0]}, {out}>")
             loaded = sum(i.bytes for i in read if i in loop.loads)
             elements = loaded // SIZES[dtypes[0]]
             stored = sum(i.bytes for i in written)
             if written:
-                times, stores = elements * SIZES[dtypes[1]] // stored, written
-            if not elements or (written and stored * times != elements * SIZES[dtypes[1]]):
-                print(
-                    f"not understood: sm_{architecture} {name} {operation}: {elements} elements, {stored} bytes written"
-                )
+                times, stores = elements * SIZES[out] // stored, written
+            if not elements or (written and stored * times != elements * SIZES[out]):
+                what = f"sm_{architecture} {label} {operation}"
+                print(f"not understood: {what}: {elements} elements, {stored} bytes written")
                 continue
             way = way + again * (times - 1) if again else as_often(loop, way, stores, times)
             loaded += (sum(i.bytes for i in read) - loaded) * (times if again else 1)
@@ -419,9 +521,9 @@ def rows_of(text, architecture, clock):
                 {
                     "architecture": architecture,
                     "kernel": kernel.removeprefix("gsc_cuda_"),
-                    "function": name,
+                    "function": label,
                     "in": dtypes[0],
-                    "out": dtypes[1],
+                    "out": out,
                     "operation": operation,
                     "elements": elements,
                     "bytes": loaded + stored * times,
@@ -487,8 +589,15 @@ def model_of(architecture, tools, ptx):
     for row in rows:
         row["shares"] = {}
         for name, device in devices.items():
-            warps = assembled["kernels"][row["kernel"]]["blocks"][name] * BLOCK // WARP / SCHEDULERS
-            row["shares"][name] = [round(share(row, name, latency, warps), 3) for latency in device[4][::-1]]
+            held = assembled["kernels"][row["kernel"]]["blocks"][name]
+            ends = list(zip(device[4][::-1], LAUNCH[::-1], strict=True))
+            warps = held * BLOCK // WARP / SCHEDULERS
+            row["shares"][name] = [round(share(row, name, latency, warps), 3) for latency, _ in ends]
+            if name == "H200":
+                row["lists"] = {
+                    tensors: [round(list_share(row, name, *end, held, LISTS[tensors]), 3) for end in ends]
+                    for tensors in LISTS
+                }
     # What quick does of a pair of dtypes, full is not called for.
     quick = {(r["in"], r["out"], r["operation"]) for r in rows if r["function"].startswith("quick")}
     full = [r for r in rows if r["function"].startswith("full") and (r["in"], r["out"], r["operation"]) in quick]
@@ -528,7 +637,8 @@ LEGEND = """
 Of sm_90, a round of a thread: elements, instructions for 16 of them and for a byte, what keeps its scheduler for the
 most cycles, for 16, loads, the latencies that they expose, bytes on their way on average, and in KiB those of a
 processor of an H200 at 650 ns (it needs 11, or 21 where nothing is written). Then the share of copy bandwidth at the
-longest and the shortest latency. "slowest" is the longest way that stays in the loop: NaN, clip and all counts at once.
+longest and the shortest latency, of a list without an end and, on an H200, of calls on GPT-2's gradients and on 1 Mi
+elements, with the launches. "slowest" is the longest way that stays in the loop: NaN, clip and all counts at once.
 """
 
 
@@ -550,6 +660,7 @@ def show(result, before):
     print(
         f"{'':<{wide}}{'el.':>5}{'ins/16':>8}{'ins/B':>7}{'busiest':>14}{'loads':>7}{'exposed':>9}{'B':>5}{'KiB':>5}"
         + "".join(f"{device:>11}" for device in DEVICES)
+        + "".join(f"{name:>11}" for name in LISTS)
         + ("  H200 before" if before else "")
     )
     _, clock, _, _, (latency, _), *_ = DEVICES["H200"]
@@ -563,6 +674,7 @@ def show(result, before):
             f"{row['busiest']:>9}{16 * row['busiest_cycles'] / n:>5.0f}"
             f"{row['loads']:>7}{row['exposed']:>9.2f}{flight:>5.0f}{flight * threads / 1024:>5.0f}"
             + "".join(f"{shares.get((row['function'], row['operation'], device), ''):>11}" for device in DEVICES)
+            + "".join(f"{'{:.2f}-{:.2f}'.format(*row['lists'][name]):>11}" for name in LISTS)
             + (f"{before.get(key(row), ''):>13}" if before else "")
         )
 

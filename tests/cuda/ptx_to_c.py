@@ -28,6 +28,7 @@ OPERATIONS = [
     ("shr.T", SIGNED, "T: T u32", "a >> (b < N ? b : N - 1)"),
     ("bfe.T", "u32 u64", "T: T u32 u32", "extract(a, b & 255, c & 255)"),
     ("bfi.T", "b32 b64", "T: T T u32 u32", "insert(a, b, c & 255, d & 255)"),
+    ("shf.l.wrap.T", "b32", "T: T T u32", "(b32)(((u64)b << 32 | a) << (c & 31) >> 32)"),
     ("prmt.T", "b32", "T: T T u32", "permuted(a, b, c)"),
     ("add.T", INTEGERS, "U: U U", "a + b"),
     ("sub.T", INTEGERS, "U: U U", "a - b"),

@@ -57,7 +57,7 @@ project('user', 'c')
 executable('train_step', 'train_step.c', dependencies: dependency('gradscaler'))
 END
 quietly() { "$@" >"$scratch/log" 2>&1 || { cat "$scratch/log" >&2; return 1; }; }
-quietly "$tools/meson" setup "$scratch/meson/build" "$scratch/meson"
+CFLAGS=-O0 quietly "$tools/meson" setup "$scratch/meson/build" "$scratch/meson" # not optimised: the code is tested above
 quietly ninja -C "$scratch/meson/build"
 row Meson
 "$scratch/meson/build/train_step"
@@ -65,13 +65,13 @@ readelf -d "$scratch/meson/build/train_step" | grep -q 'libgradscaler\.so\.0\.9\
 
 export CONAN_HOME=$scratch/conan
 quietly "$tools/conan" profile detect
-quietly "$tools/conan" create "$source/packaging" --options '&:cuda=False'
+quietly "$tools/conan" create "$source/packaging" --settings build_type=Debug --options '&:cuda=False'
 ( # where it leaves what it leaves beside a CMakeLists.txt
   cd "$scratch"
-  quietly "$tools/conan" install --requires 'gradscaler/[>=0]' --options 'gradscaler/*:cuda=False' \
+  quietly "$tools/conan" install --requires 'gradscaler/[>=0]' --settings build_type=Debug --options 'gradscaler/*:cuda=False' \
     --generator CMakeDeps --generator CMakeToolchain --output-folder conan-user
 )
-cmake -G Ninja -S "$example" -B "$scratch/conan-user/build" -DCMAKE_BUILD_TYPE=Release \
+cmake -G Ninja -S "$example" -B "$scratch/conan-user/build" -DCMAKE_BUILD_TYPE=Debug \
   -DCMAKE_TOOLCHAIN_FILE="$scratch/conan-user/conan_toolchain.cmake" >/dev/null
 cmake --build "$scratch/conan-user/build" --target train_step -- --quiet
 row Conan

@@ -37,11 +37,11 @@ defmodule Parity do
     {tensors, data} = Enum.map_reduce(shapes, data, &take/2)
     factor = binary_part(state, 0, 32)
 
-    {results, report} =
-      Binaries.unscale(factor, tensors, Enum.map(tensors, fn _ -> :f32 end), @options)
+    wide = Enum.map(tensors, fn _ -> :f32 end)
+    {results, report} = Binaries.into(:unscale, factor, tensors, wide, @options)
 
     [{dtype, _} | _] = tensors
-    {back, _report} = Binaries.scale(factor, Enum.take(results, 1), [dtype])
+    {back, _report} = Binaries.into(:scale, factor, Enum.take(results, 1), [dtype])
     histogram = for word <- report.histogram, do: <<word::little-64>>
     bytes = Report.encode(report)
     {:ok, state} = Native.state_update(nil, policy, state, bytes)

@@ -64,21 +64,8 @@ defmodule GradScaler do
       {4.0, [:backed_off, :skipped]}
   """
 
-  alias GradScaler.{
-    Checkpoint,
-    Constants,
-    Error,
-    Factor,
-    Fields,
-    Leaf,
-    Native,
-    Policy,
-    Reason,
-    Report,
-    State
-  }
-
-  alias GradScaler.{Binaries, DeviceTensor, TensorOptions, Tree}
+  alias GradScaler.{Binaries, Checkpoint, Constants, DeviceTensor, Error, Factor, Fields, Leaf}
+  alias GradScaler.{Native, Policy, Reason, Report, State, TensorOptions, Tree}
 
   @enforce_keys [:policy, :state]
   defstruct [:policy, :state, :device]
@@ -133,17 +120,12 @@ defmodule GradScaler do
 
   def new(preset, fields) do
     policy = preset |> policy_of_preset() |> replace(fields) |> Policy.encode()
-    {:ok, state} = Error.check!(Native.state_init(nil, policy))
-    %__MODULE__{policy: policy, state: state}
+    %__MODULE__{policy: policy, state: Error.ok!(Native.state_init(nil, policy))}
   end
 
   defp policy_of_preset(preset) when is_binary(preset) or is_atom(preset) do
-    {:ok, policy} =
-      Error.check!(Native.policy_preset(to_string(preset)), fn name, _ ->
-        if name == "name", do: "preset"
-      end)
-
-    Policy.decode(policy)
+    preset = Native.policy_preset(to_string(preset))
+    Policy.decode(Error.ok!(preset, %{"name" => "preset"}))
   end
 
   defp policy_of_preset(preset),
@@ -188,7 +170,7 @@ defmodule GradScaler do
   """
   @spec info() :: map
   def info do
-    {:ok, info} = Error.check!(Native.info_get())
+    info = Error.ok!(Native.info_get())
     <<major::16, minor::8, patch::8>> = <<info.version::32>>
 
     Map.merge(info, %{
@@ -266,7 +248,7 @@ defmodule GradScaler do
 
   def scale_loss(loss, %__MODULE__{state: state}, []) when is_number(loss) do
     factor = factor_binary(state)
-    {[], _report} = Binaries.scale(factor, [], [])
+    {[], _report} = Binaries.into(:scale, factor, [], [])
     loss * Factor.decode(factor).scale
   rescue
     # The product is above the largest double, and Erlang has no infinity.
@@ -316,18 +298,10 @@ defmodule GradScaler do
   @spec unscale(tree, t, keyword) :: {tree, Report.t()}
   def unscale(grads, %__MODULE__{} = scaler, options \\ []) do
     options = options(options, [:type, :want, :clamp, :histogram, :factor])
-    {leaves, paths} = leaves(grads, &refuse_traced/1)
-
-    {results, report} =
-      Binaries.unscale(
-        factor_option(options, scaler),
-        leaves,
-        result_dtypes(leaves, options[:type]),
-        tensor_options(options, scaler),
-        names(paths)
-      )
-
-    {rebuild(grads, results, & &1), %{report | paths: paths}}
+    {leaves, _paths} = found = leaves(grads, &refuse_traced/1)
+    dtypes = result_dtypes(leaves, options[:type])
+    {results, report} = call(:unscale, found, dtypes, scaler, options)
+    {rebuild(grads, results, & &1), report}
   end
 
   @doc """
@@ -349,7 +323,7 @@ defmodule GradScaler do
   @spec unscale_accumulate(tree, tree, t, keyword) :: {tree, Report.t()}
   def unscale_accumulate(sums, grads, %__MODULE__{} = scaler, options \\ []) do
     options = options(options, [:want, :histogram, :factor])
-    {leaves, paths} = leaves(grads, &refuse_traced/1)
+    {_leaves, paths} = found = leaves(grads, &refuse_traced/1)
     {sum_leaves, sum_paths} = leaves(sums, &refuse_traced/1)
     same_shapes!(shapes(sums), shapes(grads))
 
@@ -357,16 +331,8 @@ defmodule GradScaler do
       raise ArgumentError, "sums is a tree of another shape than the gradients"
     end
 
-    {results, report} =
-      Binaries.unscale_accumulate(
-        factor_option(options, scaler),
-        leaves,
-        sum_leaves,
-        tensor_options(options, scaler),
-        names(paths)
-      )
-
-    {rebuild(sums, results, & &1), %{report | paths: paths}}
+    {results, report} = call(:unscale_accumulate, found, sum_leaves, scaler, options)
+    {rebuild(sums, results, & &1), report}
   end
 
   @doc """
@@ -463,7 +429,7 @@ defmodule GradScaler do
   @spec set_rank(Report.t(), t, non_neg_integer) :: Report.t()
   def set_rank(%Report{} = report, %__MODULE__{policy: policy, state: state}, rank) do
     encoded = Report.encode(report)
-    {:ok, ranked} = Error.check!(Native.report_set_rank(nil, encoded, policy, state, rank))
+    ranked = Error.ok!(Native.report_set_rank(nil, encoded, policy, state, rank))
     fields = [:digest, :status_rank_plus_1, :first_rank_plus_1]
     Map.merge(report, Map.take(Report.decode(ranked), fields))
   end
@@ -502,14 +468,13 @@ defmodule GradScaler do
   """
   @spec update(t, Report.t() | boolean) :: t
   def update(%__MODULE__{} = scaler, overflow) when is_boolean(overflow) do
-    {:ok, report} = Error.check!(Native.report_from_flag(if overflow, do: 1, else: 0))
+    report = Error.ok!(Native.report_from_flag(if overflow, do: 1, else: 0))
     update(scaler, Report.decode(report))
   end
 
   def update(%__MODULE__{} = scaler, %Report{} = report) do
-    {:ok, state} =
-      Error.check!(Native.state_update(nil, scaler.policy, scaler.state, Report.encode(report)))
-
+    state = Native.state_update(nil, scaler.policy, scaler.state, Report.encode(report))
+    state = Error.ok!(state)
     emit_update(%{scaler | state: state}, report)
   end
 
@@ -544,8 +509,7 @@ defmodule GradScaler do
   """
   @spec combine_decisions(t, t) :: t
   def combine_decisions(%__MODULE__{} = scaler, %__MODULE__{} = other) do
-    {:ok, state} = Error.check!(Native.state_combine_decisions(nil, scaler.state, other.state))
-    %{scaler | state: state}
+    %{scaler | state: Error.ok!(Native.state_combine_decisions(nil, scaler.state, other.state))}
   end
 
   @doc "Returns true if the last update says to skip the step: an overflow, or an outlier."
@@ -564,8 +528,7 @@ defmodule GradScaler do
   def reason(%__MODULE__{} = scaler), do: with("" <- decision(scaler).message, do: nil)
 
   defp decision(%__MODULE__{state: state}) do
-    {:ok, reason} = Native.state_reason(state)
-    Reason.decode(reason)
+    Reason.decode(Error.ok!(Native.state_reason(state)))
   end
 
   @doc """
@@ -589,8 +552,7 @@ defmodule GradScaler do
   """
   @spec metrics(t, Report.t() | nil) :: keyword(real | boolean)
   def metrics(%__MODULE__{policy: policy, state: state}, report \\ nil) do
-    {:ok, entries} =
-      Error.check!(Native.state_metrics(policy, state, report && Report.encode(report)))
+    entries = Error.ok!(Native.state_metrics(policy, state, report && Report.encode(report)))
 
     for {name, value} <- Checkpoint.rows(entries),
         value != nil,
@@ -609,21 +571,11 @@ defmodule GradScaler do
   @spec diagnose(t, Report.t() | nil, keyword) :: [GradScaler.Checkpoint.note()]
   def diagnose(%__MODULE__{policy: policy, state: state}, report \\ nil, options \\ []) do
     options = Keyword.validate!(options, steps: 0, planned_steps: 0)
-    {bytes, each} = if report, do: {Report.encode(report), report.per_tensor}, else: {nil, nil}
-
-    {:ok, notes} =
-      Error.check!(
-        Native.state_diagnose(
-          policy,
-          state,
-          bytes,
-          each || <<>>,
-          options[:steps],
-          options[:planned_steps]
-        )
-      )
-
-    Checkpoint.notes(notes, [])
+    bytes = report && Report.encode(report)
+    each = (report && report.per_tensor) || <<>>
+    {steps, planned} = {options[:steps], options[:planned_steps]}
+    notes = Native.state_diagnose(policy, state, bytes, each, steps, planned)
+    Checkpoint.notes(Error.ok!(notes), [])
   end
 
   @doc """
@@ -633,8 +585,7 @@ defmodule GradScaler do
   """
   @spec number_report(real) :: Report.t()
   def number_report(number) do
-    {:ok, report} = Error.check!(Native.report_from_number(number))
-    Report.decode(report)
+    Report.decode(Error.ok!(Native.report_from_number(number)))
   end
 
   @doc """
@@ -660,7 +611,7 @@ defmodule GradScaler do
     policy = scaler && scaler.policy
     kind = Constants.number(:merge_kind, kind, "kind")
     encoded = for report <- reports, into: <<>>, do: encode_report(report)
-    {:ok, merged} = Error.check!(Native.report_merge(nil, encoded, kind, policy))
+    merged = Error.ok!(Native.report_merge(nil, encoded, kind, policy))
     first = Enum.find(reports, %Report{}, &(&1.nan_count + &1.inf_count > 0))
 
     %{
@@ -698,8 +649,7 @@ defmodule GradScaler do
   """
   @spec guard_factor(t, factor) :: factor
   def guard_factor(%__MODULE__{state: state}, factor) do
-    {:ok, factor} = Error.check!(Native.factor_clip_outlier(nil, Factor.encode(factor), state))
-    Factor.decode(factor)
+    Factor.decode(Error.ok!(Native.factor_clip_outlier(nil, Factor.encode(factor), state)))
   end
 
   @doc """
@@ -709,11 +659,8 @@ defmodule GradScaler do
   @spec clip_factor(t, Report.t(), number) :: factor
   def clip_factor(%__MODULE__{state: state}, %Report{} = report, max_norm) do
     factor = factor_binary(state)
-
-    {:ok, factor} =
-      Error.check!(Native.factor_clip_grad_norm(nil, factor, Report.encode(report), max_norm))
-
-    Factor.decode(factor)
+    factor = Native.factor_clip_grad_norm(nil, factor, Report.encode(report), max_norm)
+    Factor.decode(Error.ok!(factor))
   end
 
   @doc "Returns the scaler with another scale, in force at once; the counts do not change."
@@ -743,13 +690,8 @@ defmodule GradScaler do
 
     from = struct!(%{state | factor: %{state.factor | scale: scale}}, fields)
 
-    {:ok, state} =
-      Error.check!(Native.state_init_from(nil, scaler.policy, State.encode(from)), fn
-        "from", _ -> "the new state"
-        _, _ -> nil
-      end)
-
-    %{scaler | state: state}
+    state = Native.state_init_from(nil, scaler.policy, State.encode(from))
+    %{scaler | state: Error.ok!(state, %{"from" => "the new state"})}
   end
 
   # ---- devices ----
@@ -868,19 +810,14 @@ defmodule GradScaler do
       true
   """
   @spec save(t) :: binary
-  def save(%__MODULE__{policy: policy, state: state}) do
-    {:ok, bytes} = Error.check!(Native.state_save(policy, state))
-    bytes
-  end
+  def save(%__MODULE__{policy: policy, state: state}),
+    do: Error.ok!(Native.state_save(policy, state))
 
   @doc "Returns the scaler that `save/1` saved; damaged or other bytes raise `ArgumentError`."
   @spec load(binary) :: t
   def load(bytes) do
     {:ok, policy, state} =
-      Error.check!(Native.state_load(bytes), fn
-        "size", _ -> "the number of bytes"
-        _, _ -> nil
-      end)
+      Error.check!(Native.state_load(bytes), %{"size" => "the number of bytes"})
 
     %__MODULE__{policy: policy, state: state}
   end
@@ -917,11 +854,19 @@ defmodule GradScaler do
     tree
   end
 
+  # Calls the library with the leaves of gradients; the report knows their paths.
+  defp call(function, {leaves, paths}, out, scaler, options) do
+    factor = factor_option(options, scaler)
+    options = tensor_options(options, scaler)
+    {results, report} = Binaries.into(function, factor, leaves, out, options, names(paths))
+    {results, %{report | paths: paths}}
+  end
+
   # Multiplies float leaves by a factor and converts them to a type; `traced` does so for leaves of a graph.
   defp cast(tree, factor, type, options, traced) do
     {leaves, paths} = leaves(tree, & &1)
     dtypes = result_dtypes(leaves, type)
-    {results, _report} = Binaries.scale(factor, leaves, dtypes, options, names(paths))
+    {results, _report} = Binaries.into(:scale, factor, leaves, dtypes, options, names(paths))
 
     rebuild(tree, results, fn leaf ->
       if Leaf.dtype(leaf), do: traced.(leaf, result_dtype(Leaf.dtype(leaf), type)), else: leaf

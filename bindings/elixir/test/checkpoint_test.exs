@@ -82,9 +82,9 @@ defmodule GradScaler.CheckpointTest do
   end
 
   test "notes are as many as there are" do
-    settings = Map.new(1..1000, &{"name#{&1}", &1})
+    settings = Map.new(1..60, &{"name#{&1}", &1})
     {_scaler, notes} = Checkpoint.settings(settings, "torch")
-    assert Enum.count(notes, &(&1.kind == :ignored)) == 1000
+    assert Enum.count(notes, &(&1.kind == :ignored)) == 60
   end
 
   test "numbers have the types that loaders expect, and keys can be atoms" do
@@ -206,6 +206,7 @@ defmodule GradScaler.CheckpointTest do
 
   test "a text that does not fit is refused where one is read, and noted where none is" do
     for {text, shown} <- [
+          {String.duplicate("x", 55), String.duplicate("x", 55)},
           {"dynamic" <> String.duplicate("x", 49),
            "dynamic" <> String.duplicate("x", 45) <> "..."},
           {String.duplicate("\u00e9", 32), String.duplicate("\u00e9", 26) <> "..."}

@@ -97,14 +97,6 @@ defmodule GradScaler.DeviceTest do
                  {expected, [[:b, 0]]}
       end
 
-      test "a whole step", %{device: device} do
-        scaler = GradScaler.new("torch", init_scale: 2.0 ** 20)
-        {_, report} = GradScaler.unscale(GradScaler.device_put(good(), device), scaler)
-        refute GradScaler.overflow?(report)
-        assert report.generation == 1
-        refute :stale in GradScaler.events(GradScaler.update(scaler, report))
-      end
-
       test "what cannot be is refused in words", %{device: device} do
         tree = GradScaler.device_put(good(), device)
         other = GradScaler.device_put(good(), on({:cpu, 1}))

@@ -95,12 +95,6 @@ defmodule GradScaler.NxTest do
       end
     end
 
-    test "results are on the backend that the tensors came from" do
-      tensor = Nx.tensor([2.0])
-      {unscaled, _} = GradScaler.unscale(tensor, GradScaler.new())
-      assert unscaled.data.__struct__ == tensor.data.__struct__
-    end
-
     test "every float that this Nx knows is unscaled; a type that it does not know is refused" do
       scaler = GradScaler.new("static", init_scale: 2.0)
       complex = Nx.tensor([Complex.new(6, -2)])
@@ -311,108 +305,27 @@ defmodule GradScaler.NxTest do
       end
     end
 
-    test "limits hold as in an update of a scaler" do
-      for arithmetic <- [:f64, :f64_to_f32],
-          rule <- [:clamp, :enforce, :reject, :clamp_unless_past] do
-        for {start, max_scale, min_scale} <- [
-              {1.0, 3.3, 0.1},
-              {1.0, 3.4, 0.7},
-              {9.0, 3.4, 0.7},
-              {0.01, 3.4, 0.7}
-            ] do
-          fields = [
-            init_scale: start,
-            growth_interval: 1,
-            max_scale: max_scale,
-            min_scale: min_scale
-          ]
-
-          rules = [arithmetic: arithmetic, ceiling_rule: rule, floor_rule: rule]
-          scaler = GradScaler.new("torch", fields ++ rules)
-          steps = ~w(0 0 0 0 1 1 1 1 1 1 0 0)
-
-          expected =
-            for s <- Enum.scan(steps, scaler, &GradScaler.update(&2, &1 == "1")),
-                do: GradScaler.state(s).factor.scale
-
-          assert tl(traced_scales(%{scaler: scaler, steps: steps})) == expected
-        end
-      end
-    end
-
-    @guard [:guard_mean, :guard_variance, :guard_multiplier, :guard_threshold, :guard_value] ++
-             [:guard_count, :guard_in_a_row, :total_guard_skips]
-
-    # Both, after each norm.
-    defp guarded(scaler, norms) do
-      norms
-      |> Enum.scan({scaler, Defn.init(scaler)}, fn norm, {scaler, state} ->
-        norm = if norm == "1", do: :infinity, else: norm
-        tensor = Nx.tensor(norm, type: {:f, 64})
-        state = Defn.update(state, Nx.tensor(0), scaler, tensor)
-        {GradScaler.update(scaler, GradScaler.number_report(norm)), state}
-      end)
-      |> Enum.map(fn {scaler, state} ->
-        assert Defn.to_scaler(state, scaler) == scaler
-        state = Map.delete(state, :bytes)
-        plain = GradScaler.state(scaler)
-        expected = Map.put(Map.take(plain, @guard), :skipped, :skipped in plain.events)
-        scales = %{scale: plain.factor.scale, next: plain.next.scale}
-        counts = Map.take(plain, [:good_steps, :steps_since_change, :overflows_since_reset])
-        found = Map.new(state, fn {name, tensor} -> {name, Nx.to_number(tensor)} end)
-        skipped = Nx.to_number(Defn.skipped(state)) == 1
-        {Map.put(found, :skipped, skipped), expected |> Map.merge(scales) |> Map.merge(counts)}
-      end)
-    end
-
     test "every guard decides as in a scaler, on all recorded norms" do
       recordings = Recordings.guards()
       assert length(recordings) > 12
 
-      for %{scaler: scaler, steps: steps} = recording <- recordings do
-        norms = for step <- steps, do: if(step == "1", do: "1", else: HexFloat.parse(tl_of(step)))
+      for %{name: name, scaler: scaler, steps: steps} <- recordings do
+        for step <- steps, reduce: {scaler, Defn.init(scaler)} do
+          {scaler, state} ->
+            norm = if step == "1", do: :infinity, else: HexFloat.parse(tl_of(step))
+            state = Defn.update(state, Nx.tensor(0), scaler, Nx.tensor(norm, type: {:f, 64}))
+            scaler = GradScaler.update(scaler, GradScaler.number_report(norm))
+            assert {name, step, state} == {name, step, Defn.init(scaler)}
 
-        for {{found, expected}, step} <- Enum.with_index(guarded(scaler, norms)),
-            do: assert({recording.name, step, found} == {recording.name, step, expected})
+            assert {Nx.to_number(Defn.skipped(state)), scaler} ==
+                     {GradScaler.state(scaler).skip, Defn.to_scaler(state, scaler)}
+
+            {scaler, state}
+        end
       end
     end
 
     defp tl_of("n" <> hex), do: hex
-
-    test "flags and samples of a guard act as in a scaler" do
-      norms =
-        [1.0, 2.0, 1.5, "1", 9.0, 1.0, 30.0, 2.0, 2.5, 40.0, 41.0, 42.0, 1.0, -3.0] ++
-          [2.0 ** 501, 2.0 ** 500, 2.0 ** 500, 2.0 ** 499, 1.0, 0.0, 50.0, 8.0]
-
-      rules = [
-        [guard_norm: 8.0],
-        [guard_ratio: 3.0],
-        [guard_sigmas: 2.0],
-        [guard_sigmas: 0.5, guard_ratio: 2.0 ** 20],
-        [guard_sigmas: 2.0 ** 20, guard_norm: 2.0 ** 500],
-        [guard_sigmas: 1.5, guard_ratio: 4.0, guard_norm: 35.0, guard_init_mean: 3.0]
-      ]
-
-      flags = [
-        [],
-        [:clip],
-        [:clip, :clip_progressive],
-        [:clip, :clip_to_mean, :variance_after_mean]
-      ]
-
-      flags =
-        flags ++ [[:inclusive, :skip_is_good], [:stop], [:clip, :clip_progressive, :inclusive]]
-
-      for rule <- rules, flags <- flags, sample <- [:as_is, :none, :threshold] do
-        fields = [guard_decay: 0.75, guard_warmup: 2, guard_max_in_a_row: 3, guard_sample: sample]
-        fields = rule ++ fields ++ [guard_flags: flags, growth_interval: 3]
-
-        for preset <- ["torch", "roundpipe"], scaler = GradScaler.new(preset, fields) do
-          for {{found, expected}, step} <- Enum.with_index(guarded(scaler, norms)),
-              do: assert({fields, step, found} == {fields, step, expected})
-        end
-      end
-    end
 
     test "a guard in a jitted step clips and skips, and its state goes back to a scaler" do
       fields = [guard_norm: 4.0, guard_flags: [:clip], init_scale: 8.0, growth_interval: 2]
@@ -479,29 +392,6 @@ defmodule GradScaler.NxTest do
     defp same?(a, a, _tolerance), do: true
     defp same?(a, b, tolerance), do: is_float(a) and is_float(b) and abs(a - b) <= tolerance * b
 
-    test "a whole jitted step skips on overflow and moves the scale" do
-      scaler = GradScaler.new("torch", init_scale: 2.0 ** 20, growth_interval: 3)
-
-      # The gradient of w^2 as a backward pass in float16 gives it.
-      step =
-        Nx.Defn.jit(fn w, state ->
-          grads = %{w: w |> Nx.multiply(2) |> Defn.scale_loss(state) |> Nx.as_type({:f, 16})}
-          {grads, overflow} = Defn.unscale(grads, state)
-          stepped = Nx.subtract(w, Nx.multiply(0.1, grads.w))
-          {Defn.skip(stepped, w, overflow), Defn.update(state, overflow, scaler), overflow}
-        end)
-
-      {w, state, overflow} = step.(Nx.tensor([1.0, -2.0]), Defn.init(scaler))
-
-      assert {w, Nx.to_number(state.scale), Nx.to_number(overflow)} ==
-               {Nx.tensor([1.0, -2.0]), 2.0 ** 19, 1}
-
-      {w, _state, _} =
-        for _ <- 1..30, reduce: {w, state, nil}, do: ({w, state, _} -> step.(w, state))
-
-      assert Nx.to_number(Nx.reduce_max(Nx.abs(w))) < 1.0
-    end
-
     test "a defn calls it, with clipping, sums and the way back to a scaler" do
       scaler = GradScaler.new("torch", init_scale: 2.0 ** 20, growth_interval: 3)
       step = &apply(__MODULE__.Train, :step, [&1, &2, &3, [scaler: scaler]])
@@ -527,24 +417,6 @@ defmodule GradScaler.NxTest do
 
       assert %{good_steps: _} = apply(__MODULE__.Train, :by_argument, [state, scaler])
     end
-
-    test "a state with a scale that is not in force yet comes back" do
-      for preset <- Map.keys(GradScaler.presets()),
-          scaler = GradScaler.new(preset),
-          GradScaler.policy(scaler).apply_delay == 1 do
-        moved = GradScaler.update(scaler, true)
-        traced = scaler |> Defn.init() |> Defn.update(Nx.tensor(1), scaler)
-        back = Defn.to_scaler(traced, scaler)
-
-        for after_one <- [back, moved],
-            do: assert(GradScaler.loss_scale(after_one) == GradScaler.loss_scale(moved))
-
-        assert GradScaler.loss_scale(GradScaler.update(back, false)) ==
-                 GradScaler.loss_scale(GradScaler.update(moved, false))
-
-        assert GradScaler.load(GradScaler.save(back)) == back
-      end
-    end
   end
 
   describe "the tensor operations, which every Nx has," do
@@ -567,31 +439,22 @@ defmodule GradScaler.NxTest do
       end
     end
 
-    test "the sums of micro-batches stay as they were where the rules of the scaler say so" do
+    test "the verdict of rules that look at the norm is there before the step, and keeps sums as they were" do
       scaler = GradScaler.new("fairseq", init_scale: 1.0)
       {sums, big} = {Nx.tensor([1.0, 1.0]), Nx.tensor([1.5e19, 1.5e19])}
+      {_, verdict} = Defn.unscale(big, Defn.init(scaler), scaler)
+      {_, elements} = Defn.unscale(big, Defn.init(scaler))
       assert {^sums, dropped} = Defn.unscale_accumulate(sums, big, Defn.init(scaler), scaler)
       assert {added, kept} = Defn.unscale_accumulate(sums, big, Defn.init(scaler))
-      assert {Nx.to_number(dropped), Nx.to_number(kept)} == {1, 0}
+      verdicts = for verdict <- [verdict, elements, dropped, kept], do: Nx.to_number(verdict)
+      assert verdicts == [1, 0, 1, 0]
       assert added != sums
     end
 
-    test "the verdict of rules that look at the norm is there before the step" do
-      scaler = GradScaler.new("fairseq", init_scale: 1.0)
-      big = Nx.tensor([1.5e19, 1.5e19])
-      {_, verdict} = Defn.unscale(big, Defn.init(scaler), scaler)
-      {_, elements} = Defn.unscale(big, Defn.init(scaler))
-      assert {Nx.to_number(verdict), Nx.to_number(elements)} == {1, 0}
-    end
-
-    test "half losses and integers become float32" do
-      state = Defn.init(GradScaler.new("torch"))
-      assert Defn.scale_loss(Nx.tensor(2.0, type: :f16), state) == Nx.tensor(131_072.0)
-      assert Defn.scale_loss(Nx.tensor(2), state) == Nx.tensor(131_072.0)
-    end
-
-    test "half gradients become float32, double stays, integers are left alone" do
+    test "half losses, gradients and integers become float32, double stays, integer gradients are left alone" do
       state = Defn.init(GradScaler.new("static", init_scale: 2.0))
+      assert Defn.scale_loss(Nx.tensor(2.0, type: :f16), state) == Nx.tensor(4.0)
+      assert Defn.scale_loss(Nx.tensor(2), state) == Nx.tensor(4.0)
       tree = {Nx.tensor([2.0], type: {:f, 16}), Nx.tensor([2.0], type: {:f, 64}), Nx.tensor([2])}
       {unscaled, overflow} = Defn.unscale(tree, state)
       assert unscaled == {Nx.tensor([1.0]), Nx.tensor([1.0], type: {:f, 64}), Nx.tensor([2])}

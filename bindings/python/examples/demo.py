@@ -8,7 +8,7 @@ by a large factor, the scale, and divides the gradients by it again in float32. 
 overflows, the step is skipped and the scale backs off; after enough good steps in a row it grows.
 A fourth run, float16 with weight 1, shows that only the small loss needs scaling.
 
-    python demo.py [--out DIR]      writes demo.png and demo.json to DIR (build/demo)
+    python demo.py [--out DIR]      writes demo*.png and demo.json to DIR (build/demo)
 
 The exit status is 1 if float16 does not fail without scaling or does not match float32 with it.
 For your own training loop, read `gradients` and `scaled_step`; the rest is network and report.
@@ -28,6 +28,7 @@ import numpy as np
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 from matplotlib.ticker import MultipleLocator
+from PIL import Image
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
@@ -254,7 +255,7 @@ def draw_scale(ax, run, colours):
     ax.set_title("The scale follows the gradients")
     ax.set(xlabel="training step", ylabel="loss scale")
     ax.yaxis.set_major_locator(MultipleLocator(2))
-    ax.legend(loc="upper right", bbox_to_anchor=(1, 0.93), frameon=False, fontsize=15, handletextpad=0.2)
+    ax.legend(loc="upper right", bbox_to_anchor=(1, 0.93), frameon=False, fontsize="small", handletextpad=0.2)
 
 
 def draw_gradients(ax, float32, scaled, colours):
@@ -263,7 +264,7 @@ def draw_gradients(ax, float32, scaled, colours):
     for i, ((left, right), text) in enumerate(zip(pairwise(edges), texts, strict=True)):
         ax.axvspan(left, right, color=colours["text"], alpha=(0.16, 0.08, 0, 0.16)[i], lw=0)
         middle = (left + right) / 2, 0.93
-        ax.annotate(text, middle, xycoords=("data", "axes fraction"), ha="center", va="center", size=15)
+        ax.annotate(text, middle, xycoords=("data", "axes fraction"), ha="center", va="center", size="small")
     for run, colour, text, at in (
         (float32, "bad", "not scaled", -31),
         (scaled, "good", "scaled", 3.5),
@@ -279,33 +280,37 @@ def draw_gradients(ax, float32, scaled, colours):
 
 # Okabe and Ito's colours, which the colour-blind tell apart.
 COLOURS = {
-    "demo.png": {"ground": "white", "text": "0.2", "bad": "#d55e00", "good": "#0072b2"},
-    "demo-dark.png": {"ground": "#0d1117", "text": "0.85", "bad": "#e69f00", "good": "#56b4e9"},
+    "": {"ground": "white", "text": "0.2", "bad": "#d55e00", "good": "#0072b2"},
+    "-dark": {"ground": "#0d1117", "text": "0.85", "bad": "#e69f00", "good": "#56b4e9"},
 }
 
 
-def draw(path, float32, float16, scaled):
-    """A picture of 1600 x 900 pixels."""
-    colours = COLOURS[path.name]
+def draw(path, colours, phone, float32, float16, scaled):
+    """Draws 1600 x 900 pixels, or 700 x 1200 for a phone."""
     names = "text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color", "axes.titlecolor"
     style = dict.fromkeys(names, colours["text"])
     style |= dict.fromkeys(("figure.facecolor", "axes.facecolor", "savefig.facecolor"), colours["ground"])
-    with rc_context(style | {"font.size": 17, "axes.titlesize": 20}):
-        figure = Figure(figsize=(16, 9))
-        figure.suptitle("In float16 small gradients become zero, unless the loss is scaled", size=30, y=0.97)
+    with rc_context(style | {"font.size": 14 if phone else 17, "axes.titlesize": "large"}):
+        figure = Figure(figsize=(7, 12) if phone else (16, 9))
+        gap, title_size, size = ("\n", 22, 34) if phone else (" ", 30, 50)
+        title = f"In float16 small gradients become zero,{gap}unless the loss is scaled"
+        figure.suptitle(title, size=title_size, y=0.97)
         for x, run, words, colour in (
             (0.2, float32, "float32", "text"),
             (0.5, float16, "float16", "bad"),
-            (0.8, scaled, "float16 with gradscaler", "good"),
+            (0.8, scaled, f"float16{gap}with gradscaler", "good"),
         ):
-            figure.text(x, 0.79, f"{run.accuracy:.1%}", size=50, weight="bold", color=colours[colour], ha="center")
-            figure.text(x, 0.745, f"{words}: test accuracy", size=19, ha="center")
-        left, right = figure.subplots(1, 2, gridspec_kw={"top": 0.64, "bottom": 0.1, "left": 0.06, "right": 0.98})
+            figure.text(x, 0.82, f"{run.accuracy:.1%}", size=size, weight="bold", color=colours[colour], ha="center")
+            figure.text(x, 0.81, f"{words}\ntest accuracy", size="large", ha="center", va="top")
+        margins = {"top": 0.7, "left": 0.12, "hspace": 0.3} if phone else {"top": 0.64, "left": 0.06}
+        grid = {"bottom": 0.07 if phone else 0.1, "right": 0.98, **margins}
+        left, right = figure.subplots(*((2, 1) if phone else (1, 2)), gridspec_kw=grid)
         draw_gradients(left, float32, scaled, colours)
         draw_scale(right, scaled, colours)
         left.xaxis.set_major_formatter("$2^{{{x:.0f}}}$")
         right.yaxis.set_major_formatter("$2^{{{x:.0f}}}$")
         figure.savefig(path, dpi=100)
+    Image.open(path).convert("RGB").quantize(128).save(path, optimize=True)  # a third of the bytes
 
 
 def broken_promises(float32, float16, scaled, control):
@@ -339,8 +344,9 @@ def main():
     facts = {"cpu": gradscaler.info().cpu, "runs": [run.facts() for run in runs]}
     facts["control"] = control.facts()
     (out / "demo.json").write_text(json.dumps(facts, indent=2) + "\n")
-    for name in COLOURS:
-        draw(out / name, *runs)
+    for name, colours in COLOURS.items():
+        draw(out / f"demo{name}.png", colours, False, *runs)
+        draw(out / f"demo-phone{name}.png", colours, True, *runs)
     print(f"Picture and figures: {out / 'demo.png'}, {out / 'demo.json'}")
     if broken := list(broken_promises(*runs, control)):
         sys.exit("The demo failed: " + "; ".join(broken) + ".")

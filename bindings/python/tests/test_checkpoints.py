@@ -16,12 +16,12 @@ import zlib
 
 import numpy as np
 import pytest
+from support import F32, contents
 
 import gradscaler
 from gradscaler import Error, NoteKind, Policy, Report, ReportKind, Scaler, State, Want
 from gradscaler import _gradscaler as c
 
-F32 = np.float32
 POLICY_FIELDS = [name for name, *_ in gradscaler._structs.Policy._fields_ if name not in ("struct_size", "reserved")]
 
 
@@ -35,10 +35,6 @@ def used_scaler():
     for overflow in (0, 0, 0, 1, 1, 1, 0):
         scaler.update(bool(overflow))
     return scaler
-
-
-def contents(scaler):
-    return scaler.preset, bytes(scaler.policy), bytes(scaler.state)
 
 
 def test_a_state_dict_can_be_read():
@@ -184,12 +180,6 @@ def test_notes_are_sentences_with_what_they_are_about():
     assert all(type(note) is gradscaler.Note and note for note in notes)
 
 
-def test_a_scale_of_zero_is_read_and_said():
-    scaler = Scaler("torch")
-    notes = scaler.load_state_dict(torch_state(scale=0.0))
-    assert scaler.loss_scale == 0 and NoteKind.UNUSABLE in {note.kind for note in notes}
-
-
 def test_one_of_several_scalers_is_named_by_its_prefix():
     scaler = Scaler("apex")
     state = {f"loss_scaler{i}": {"loss_scale": 2.0**i, "unskipped": i} for i in range(3)}
@@ -247,16 +237,6 @@ def test_numbers_have_the_types_that_loaders_expect():
             "megatron",
             argparse.Namespace(initial_loss_scale=8, loss_scale_window=5),
             {"init_scale": 8, "growth_interval": 5},
-        ),
-        ("fairseq", {"threshold_loss_scale": 1.0}, {"min_scale": 1.0, "floor_rule": gradscaler.LimitRule.CLAMP}),
-        ("fairseq", {"threshold_loss_scale": 2.0**-20}, {}),
-        ("fairscale", {"threshold": 1.0}, {"min_scale": 1.0, "floor_rule": gradscaler.LimitRule.CLAMP}),
-        ("fairscale", {"threshold": 2.0**-20, "min_loss_scale": 0.5}, {"min_scale": 0.5}),
-        ("keras", {"initial_scale": 8.0, "dynamic_growth_steps": 5}, {"init_scale": 8, "growth_interval": 5}),
-        (
-            "paddle_dygraph",
-            {"init_loss_scaling": 8.0, "decr_every_n_nan_or_inf": 2},
-            {"init_scale": 8, "hysteresis": 2},
         ),
         ("cerebras", {"loss_scale": "dynamic", "steps_per_increase": 5}, {"growth_interval": 5}),
     ],
@@ -496,36 +476,6 @@ def test_notes_name_rules_and_say_the_important_first():
     assert any(
         "it is LimitRule.CLAMP_UNLESS_PAST, as in the policy" in note for note in notes if note.field == "ceiling_rule"
     )
-
-
-NOT_SCALED = '"{}" is not scaled: the scale is 1 for good; the preset guard skips what is absurd, too'
-
-
-@pytest.mark.parametrize(
-    "config, prefix",
-    [
-        ({"bf16": {"enabled": True}}, None),
-        ({"bf16": {"enabled": True}, "fp16": {"enabled": False, "initial_scale_power": 12}}, None),
-        ({"bf16": {"enabled": True}, "fp16": {"enabled": False}}, "bf16"),
-        ({"bf16": {"enabled": "auto", "immediate_grad_update": True}}, "bf16"),
-        ({"deepspeed": {"bf16": {"enabled": True}}}, "deepspeed.bf16"),
-    ],
-)
-def test_deepspeed_scales_nothing_in_bf16(config, prefix):
-    for format in "deepspeed", "deepspeed_fp16":
-        policy = Policy.from_settings(format, config, prefix=prefix, max_failed_backoffs=3)
-        assert policy == Policy("none", max_failed_backoffs=3)
-        assert policy.notes == [NOT_SCALED.format(prefix or "bf16")]
-    assert Policy.from_settings("deepspeed", config, prefix=prefix, preset="guard") == Policy("guard")
-    assert Policy.from_settings("deepspeed", config, prefix=prefix, preset="torch") == Policy("none")
-    assert Policy.from_settings("deepspeed", config, prefix=prefix, preset="static").init_scale == 1
-
-
-@pytest.mark.parametrize("bf16", [{}, {"bf16": {"enabled": False}}, {"bf16": {"enabled": True}}])
-def test_deepspeed_scales_in_fp16_whatever_is_said_of_bf16(bf16):
-    config = {"fp16": {"enabled": True, "initial_scale_power": 12}, **bf16}
-    assert Policy.from_settings("deepspeed", config, prefix="fp16").init_scale == 4096
-    assert Policy.from_settings("deepspeed", config).init_scale == 2.0**16  # settings are not searched for
 
 
 @pytest.mark.parametrize("unknown", [9, 2, 1, 0])

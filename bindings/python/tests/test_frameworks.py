@@ -11,16 +11,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from support import F32, scaler_of
 
-import gradscaler
 from gradscaler import Arrays, Error, Event, Scaler, Want
-
-F32 = np.float32
-
-
-def scaler_of(scale=8.0):
-    return Scaler("static", init_scale=scale)
-
 
 # ---- a stand-in for a framework ----
 
@@ -368,26 +361,6 @@ class TestTorch:
 
     def test_a_bool_tensor_is_a_report(self):
         assert Scaler("torch").update(torch.tensor(True)) & Event.SKIPPED
-
-    def test_a_step_is_that_of_torchs_scaler(self):
-        scales = []
-        ours, theirs = Scaler("torch", growth_interval=3), torch.amp.GradScaler("cpu", growth_interval=3)
-        weight = torch.nn.Parameter(torch.ones(2))
-        optimizer = torch.optim.SGD([weight], lr=0.0)
-        for step in range(12):
-            factor = float("inf") if step in (2, 5, 6) else 1.0
-            optimizer.zero_grad()
-            theirs.scale((weight * factor).sum()).backward()
-            expected = [weight.grad / theirs.get_scale()]
-            report = ours.unscale([weight.grad])
-            assert torch.equal(weight.grad, expected[0]) or report.overflow
-            ours.update(report)
-            weight.grad.mul_(theirs.get_scale())
-            theirs.unscale_(optimizer)
-            theirs.step(optimizer)
-            theirs.update()
-            scales.append((ours.loss_scale, theirs.get_scale()))
-        assert all(a == b for a, b in scales) and gradscaler.__version__
 
 
 @needs_jax

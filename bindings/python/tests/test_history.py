@@ -256,6 +256,15 @@ def test_a_diagnosis_of_a_history_finds_what_was_wrong(tmp_path):
         gradscaler.diagnose(tmp_path / "bad.csv")
 
 
+def test_a_diagnosis_of_a_history_knows_the_share_that_became_zero(tmp_path):
+    scaler = Scaler("torch")
+    with scaler.history(tmp_path / "run.csv"):
+        for _ in range(20):
+            scaler.update(scaler.unscale([array("f", [2.0**-149] + [1.0] * 49)], want=Want.UNDERFLOW))
+    (found,) = gradscaler.diagnose(tmp_path / "run.csv")
+    assert (found.kind, found.value) == (NoteKind.UNDERFLOWS, pytest.approx(0.02))
+
+
 # ---- notebooks and pictures ----
 
 

@@ -5,12 +5,12 @@ import importlib.metadata
 import json
 import os
 import pickle
-import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from support import run_python
 
 import gradscaler
 from gradscaler import __main__ as report
@@ -18,18 +18,12 @@ from gradscaler import __main__ as report
 FRAMEWORKS = "torch", "jax", "jaxlib", "numpy", "ml_dtypes"
 
 
-def said(*arguments, **environment):
-    return subprocess.run(
-        [sys.executable, *arguments], env={**os.environ, **environment}, text=True, capture_output=True, timeout=60
-    )
-
-
 def lines(text):
     return {line[:12].strip(): line[12:] for line in text.splitlines()}
 
 
 def test_it_says_what_runs_here():
-    done = said("-m", "gradscaler")
+    done = run_python("-m", "gradscaler")
     found, info = lines(done.stdout), gradscaler.info()
     assert (done.returncode, done.stderr) == (0, "")
     assert found["gradscaler"] == f"{info.version}, ABI " + ".".join(info.version.split(".")[:2])
@@ -39,13 +33,13 @@ def test_it_says_what_runs_here():
 
 
 def test_it_says_why_the_instruction_set_that_was_asked_for_is_not_used():
-    assert "GSC_CPU=abacus cannot run here" in lines(said("-m", "gradscaler", GSC_CPU="abacus").stdout)["CPU"]
-    assert lines(said("-m", "gradscaler", GSC_CPU="scalar").stdout)["CPU"].startswith("scalar")
+    assert "GSC_CPU=abacus cannot run here" in lines(run_python("-m", "gradscaler", GSC_CPU="abacus").stdout)["CPU"]
+    assert lines(run_python("-m", "gradscaler", GSC_CPU="scalar").stdout)["CPU"].startswith("scalar")
 
 
 def test_it_knows_the_versions_of_frameworks_without_importing_them():
     program = "import sys; from gradscaler import __main__; __main__.doctor_rows(); print(*sys.modules)"
-    assert not set(FRAMEWORKS) & set(said("-c", program).stdout.split())
+    assert not set(FRAMEWORKS) & set(run_python("-c", program).stdout.split())
     assert report.installed("numpy") == importlib.metadata.version("numpy")
 
 
@@ -66,7 +60,7 @@ def test_a_library_that_computes_nonsense_is_a_failure(monkeypatch, capsys):
 
 
 def test_an_argument_is_refused():
-    done = said("-m", "gradscaler", "--versoin")
+    done = run_python("-m", "gradscaler", "--versoin")
     assert done.returncode == 2 and "--versoin" in done.stderr
 
 
@@ -125,10 +119,11 @@ def saved_as_msgpack(path):
 
 
 def saved_as_safetensors(path):
-    head = {"scale": {"dtype": "F32", "shape": [], "data_offsets": [0, 4]}}
+    head = {"weight": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}
+    head["scale"] = {"dtype": "F32", "shape": [], "data_offsets": [8, 12]}
     head["__metadata__"] = {name: str(value) for name, value in TORCH.items() if name != "scale"}
     text = json.dumps(head).encode()
-    path.write_bytes(len(text).to_bytes(8, "little") + text + np.float32(1024).tobytes())
+    path.write_bytes(len(text).to_bytes(8, "little") + text + np.float32([3, 3, 1024]).tobytes())
 
 
 def saved_as_pt(path):

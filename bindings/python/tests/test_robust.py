@@ -12,7 +12,6 @@ import mmap
 import os
 import pickle
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -25,17 +24,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support import F32, REFUSALS, run_python, scaler_of
 
 import gradscaler
 from gradscaler import Arrays, Factor, Policy, Report, Scaler, State, Want
 from gradscaler import _gradscaler as c
-
-F32 = np.float32
-REFUSALS = (TypeError, ValueError, KeyError, OverflowError)
-
-
-def scaler_of(scale=8.0):
-    return Scaler("static", init_scale=scale)
 
 
 def refused(function, *arguments, **keywords):
@@ -235,16 +228,6 @@ def test_held_arrays_keep_their_memory_until_they_end():
     del arrays
     a.append(2)
     assert (kept, alive(), a.tolist()) == (True, None, [1, 2])
-
-
-@pytest.mark.parametrize("position", [0, 1, 2])
-def test_the_buffer_of_a_refused_array_is_not_held(position):
-    arrays = [array("f", [1]), array("f", [2])]
-    arrays.insert(position, array("i", [1]))
-    refused(scaler_of().measure, arrays)
-    for each in arrays:
-        each.append(3)
-    assert [len(each) for each in arrays] == [2, 2, 2]
 
 
 @pytest.mark.parametrize(
@@ -451,32 +434,6 @@ def large(last=1.0):
     return grads
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda scaler, grads, want: scaler.measure(grads, want=want, histogram=True),
-        lambda scaler, grads, want: scaler.unscale(grads, dtype=F32, want=want, histogram=True, per_tensor=True),
-        lambda scaler, grads, want: scaler.unscale(grads, dtype=F32, clip_value=0.01, want=want),
-        lambda scaler, grads, want: scaler.unscale_accumulate(grads, [np.ones(g.shape, F32) for g in grads], want=want),
-    ],
-    ids=["measure", "unscale", "clip_value", "unscale_accumulate"],
-)
-def test_more_threads_give_the_bits_of_one(call):
-    def answers(scaler):
-        reports = [call(scaler, large(last), sum(Want)) for last in (1.0, np.inf)]
-        return [
-            (bytes(report), report._words, report._each, report.bad, [array.tobytes() for array in report.grads])
-            for report in reports
-        ]
-
-    assert answers(THREADED) == answers(scaler_of(8.0))
-
-
-def test_more_threads_scale_to_the_bits_of_one():
-    loss = np.random.default_rng(0).normal(size=1 << 20)
-    assert THREADED.scale(loss).tobytes() == scaler_of(8.0).scale(loss).tobytes()
-
-
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="threads are counted in /proc")
 def test_a_scaler_holds_its_threads_as_long_as_it_lives():
     gc.collect()  # the scalers of other tests end now, with their threads
@@ -504,15 +461,6 @@ def test_a_context_that_is_dropped_during_a_call_lives_until_it_returns():
     scaler, gradient = Scaler("static", init_scale=8.0, threads=2), np.full(1 << 21, 8, F32)
     scaler.unscale([gradient.view(Dropping)])
     assert (set(gradient.tolist()), scaler.threads) == ({1.0}, 1)
-
-
-def test_calls_at_the_same_time_share_the_threads():
-    def unscaled(seed):
-        gradient = np.random.default_rng(seed).normal(size=1 << 20).astype(F32)
-        return THREADED.unscale([gradient], want=Want.NORM).sum_squares
-
-    with ThreadPoolExecutor(4) as pool:
-        assert list(pool.map(unscaled, range(8))) == [unscaled(seed) for seed in range(8)]
 
 
 def train(seed):
@@ -666,10 +614,6 @@ def test_an_iterator_that_is_interrupted_is_not_swallowed():
         scaler_of().measure(gradients())
 
 
-def run(program):
-    return subprocess.run([sys.executable, "-c", program], text=True, capture_output=True)
-
-
 def test_threads_that_cannot_be_made_are_refused():
     program = (
         "import resource, gradscaler\n"
@@ -677,7 +621,7 @@ def test_threads_that_cannot_be_made_are_refused():
         "try: gradscaler.Scaler(threads=1024)\n"
         "except gradscaler.Error as error: print(error.status, error)"
     )
-    assert run(program).stdout == f"{c.GSC_ERROR_MEMORY} out of memory or threads: 1024 were asked for\n"
+    assert run_python("-c", program).stdout == f"{c.GSC_ERROR_MEMORY} out of memory or threads: 1024 were asked for\n"
 
 
 def test_numpy_is_not_needed():
@@ -687,7 +631,7 @@ def test_numpy_is_not_needed():
         "scaler, gradient = gradscaler.Scaler('static', init_scale=8.0), array.array('f', [8, 16])\n"
         "print(scaler.scale(2.0), scaler.unscale([gradient]).overflow, gradient.tolist())"
     )
-    result = run(program)
+    result = run_python("-c", program)
     assert (result.stdout, result.stderr) == ("16.0 False [1.0, 2.0]\n", "")
 
 
@@ -700,7 +644,7 @@ def test_an_error_is_caught_after_the_module_was_imported_again():
         "    try: module.Policy('x')\n"
         "    except module.Error: print('caught')"
     )
-    result = run(program)
+    result = run_python("-c", program)
     assert (result.stdout, result.stderr) == ("caught\ncaught\n", "")
 
 

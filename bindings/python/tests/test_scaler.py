@@ -5,30 +5,23 @@ Values are compared bit by bit with NumPy: a float32 product, a double one for d
 """
 
 import copy
-import hashlib
 import importlib.metadata
 import json
 import math
-import os
 import pickle
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 from ml_dtypes import bfloat16, float8_e4m3fn, float8_e5m2
+from support import F32, contents, run_python, scaler_of
 
 import gradscaler
-from gradscaler import Arrays, Event, Guard, LimitRule, Policy, Report, ReportKind, Scaler, Want
+from gradscaler import Arrays, Event, Guard, LimitRule, Policy, Report, Scaler, Want
 from gradscaler import _gradscaler as c
 
-F16, F32, F64 = np.float16, np.float32, np.float64
+F16, F64 = np.float16, np.float64
 E4M3, E5M2, CB16 = float8_e4m3fn, float8_e5m2, gradscaler.cb16
 C64, C128 = np.complex64, np.complex128
-
-
-def scaler_of(scale):
-    return Scaler("static", init_scale=scale)
 
 
 def values(dtype, shape=1000):
@@ -59,10 +52,6 @@ def times(array, factor, dtype):
 
 def bits(array):
     return array.dtype.name, array.shape, array.tobytes()
-
-
-def contents(scaler):
-    return scaler.preset, bytes(scaler.policy), bytes(scaler.state)
 
 
 def found(overflow=1):
@@ -97,93 +86,18 @@ def test_a_step_with_an_overflow_names_the_parameter_and_halves_the_scale():
     assert (report.overflow, report.bad, scaler.loss_scale, scaler.total_overflows) == (True, {"b": 1}, 2.0**15, 1)
 
 
-def test_the_scale_doubles_after_growth_interval_good_steps():
-    scaler = Scaler("torch", growth_interval=3)
-    scales = []
-    for _ in range(4):
-        scales.append(scaler.loss_scale)
-        scaler.update(scaler.unscale([np.ones(2, F32)]))
-    assert (scales, scaler.total_growths) == ([2.0**16] * 3 + [2.0**17], 1)
-
-
 # ---- the values ----
 
 
-@pytest.mark.parametrize("scale", [1.0, 3.0, 1000.0, 2.0**16, 2.0**-10])
+@pytest.mark.parametrize("scale", [3.0, 2.0**130])
 @pytest.mark.parametrize(
     ("dtype", "result"),
-    [
-        (F16, F16),
-        (F16, F32),
-        (F16, F64),
-        (bfloat16, bfloat16),
-        (bfloat16, F32),
-        (F32, F16),
-        (F32, bfloat16),
-        (F32, F32),
-        (F32, F64),
-        (F64, F16),
-        (F64, F32),
-        (F64, F64),
-        (E4M3, E4M3),
-        (E4M3, F32),
-        (E5M2, E5M2),
-        (E5M2, F16),
-        (E5M2, F64),
-        (F32, E4M3),
-        (F16, E5M2),
-        (C64, C64),
-        (C64, C128),
-        (C128, C64),
-        (C128, C128),
-    ],
+    [(F16, F32), (bfloat16, F64), (F32, F16), (F32, bfloat16), (F64, F64), (E4M3, E5M2), (F32, E4M3), (C64, C128)],
 )
 def test_unscaled_gradients_have_the_bits_of_numpys_product(dtype, result, scale):
     gradients = values(dtype)
     report = scaler_of(scale).unscale([gradients], dtype=result)
     assert bits(report.grads[0]) == bits(times(gradients, 1 / scale, result))
-
-
-@pytest.mark.parametrize("scale", [2.0**130, 3 * 2.0**140, 2.0**-140])
-@pytest.mark.parametrize(
-    ("dtype", "result"), [(F16, F16), (F16, F32), (bfloat16, F32), (F32, F32), (F64, F64), (E5M2, F32), (C64, C64)]
-)
-def test_an_inverse_that_is_no_normal_float_is_multiplied_in_double(dtype, result, scale):
-    gradients = values(dtype)
-    report = scaler_of(scale).unscale([gradients], dtype=result)
-    assert bits(report.grads[0]) == bits(times(gradients, 1 / scale, result))
-
-
-@pytest.mark.parametrize("scale", [1.0, 3.0, 2.0**16])
-@pytest.mark.parametrize("dtype", [F16, bfloat16, F32, F64, E4M3, E5M2, C64, C128])
-def test_in_place_gives_the_bits_of_out_of_place(dtype, scale):
-    scaler, gradients = scaler_of(scale), values(dtype)
-    expected = scaler.unscale([gradients], dtype=dtype).grads[0]
-    scaler.unscale([gradients])
-    assert bits(gradients) == bits(expected)
-
-
-def test_a_scale_of_1_copies_the_bits_of_any_nan():
-    payloads = np.array([0x7F800001, 0xFFC12345, 0x7F800000], np.uint32).view(F32)
-    expected = bits(payloads)
-    Scaler("none").unscale([payloads])
-    assert bits(payloads) == expected
-
-
-@pytest.mark.parametrize("cpu", gradscaler.info().cpu_available)
-def test_every_instruction_set_gives_the_same_bits(cpu):
-    program = (
-        "import hashlib, numpy, gradscaler\n"
-        "a = numpy.random.default_rng(0).normal(size=9999).astype(numpy.float16)\n"
-        "r = gradscaler.Scaler('static', init_scale=3.0).unscale([a], dtype=numpy.float32, want=gradscaler.Want.NORM)\n"
-        "print(gradscaler.info().cpu, hashlib.sha256(r.grads[0]).hexdigest(), r.sum_squares.hex())"
-    )
-    gradients = np.random.default_rng(0).normal(size=9999).astype(F16)
-    report = scaler_of(3.0).unscale([gradients], dtype=F32, want=Want.NORM)
-    expected = [cpu, hashlib.sha256(report.grads[0]).hexdigest(), report.sum_squares.hex()]
-    environment = {**os.environ, "GSC_CPU": cpu}
-    output = subprocess.run([sys.executable, "-c", program], env=environment, text=True, capture_output=True).stdout
-    assert output.split() == expected
 
 
 # ---- containers and arrays ----
@@ -220,23 +134,12 @@ def test_one_array_with_a_dtype_gives_one_array():
 @pytest.mark.parametrize("shape", [(), (0,), (3, 0, 2), (1,), (4097,), (2, 3, 4), (1,) * 64])
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_an_array_of_any_shape_and_dense_order_is_unscaled(shape, order):
-    gradient = np.full(shape, 8, F32, order=order)
-    result = np.empty(shape, F32, order=order)
+    gradient = np.arange(math.prod(shape), dtype=F32).reshape(shape, order=order)
+    result, expected = np.empty(shape, F32, order=order), bits(gradient / F32(8))
     report = scaler_of(8.0).unscale([gradient], out=[result])
-    assert (report.elements, bits(result)) == (gradient.size, bits(np.ones(shape, F32)))
-
-
-@pytest.mark.parametrize("order", ["C", "F"])
-def test_an_array_of_any_dense_order_is_unscaled_to_a_dtype(order):
-    gradient = np.asarray([[8, 16], [24, 32]], F16, order=order)
-    report = scaler_of(8.0).unscale([gradient], dtype=F32)
-    assert report.grads[0].tolist() == [[1, 2], [3, 4]]
-
-
-def test_an_f_ordered_array_is_unscaled_in_place():
-    gradient = np.asfortranarray(np.arange(6, dtype=F64).reshape(2, 3))
-    scaler_of(4.0).unscale([gradient])
-    assert gradient.tolist() == [[0, 0.25, 0.5], [0.75, 1, 1.25]]
+    made = scaler_of(8.0).unscale([gradient], dtype=F32).grads[0]
+    scaler_of(8.0).unscale([gradient])
+    assert (report.elements, bits(result), bits(made), bits(gradient)) == (gradient.size, *[expected] * 3)
 
 
 def test_an_unaligned_array_is_unscaled():
@@ -278,13 +181,6 @@ def test_dtype_makes_new_arrays_and_leaves_the_gradients():
     assert (bits(report.grads["w"]), grads["w"].tolist()) == (bits(np.array([1, 2], F32)), [8, 16])
 
 
-def test_float32_keeps_what_float16_in_place_loses():
-    small = np.array([2.0**-24], F16)
-    in_float32 = scaler_of(1024.0).unscale([small], dtype=F32).grads[0][0]
-    scaler_of(1024.0).unscale([small])
-    assert (in_float32, small[0]) == (2.0**-34, 0)
-
-
 def test_check_writes_nothing_and_reports_what_unscale_would():
     gradients = np.array([1, np.inf, 2.0**-24], F16)
     before, everything = bits(gradients), Want.NORM | Want.AMAX | Want.UNDERFLOW
@@ -292,12 +188,6 @@ def test_check_writes_nothing_and_reports_what_unscale_would():
     after = bits(gradients)
     unscaled = scaler_of(1024.0).unscale([gradients], want=everything)
     assert (after, bytes(checked), checked.bad) == (before, bytes(unscaled), unscaled.bad)
-
-
-def test_an_array_that_is_listed_twice_is_checked_twice():
-    gradient = np.array([3, 4], F32)
-    report = scaler_of(1.0).measure([gradient, gradient], want=Want.NORM)
-    assert (report.elements, report.norm) == (4, math.sqrt(50))
 
 
 # ---- scale ----
@@ -333,34 +223,10 @@ def test_an_array_that_is_listed_twice_is_checked_twice():
     ],
 )
 def test_a_scaled_loss_has_the_type_of_the_loss_or_the_dtype(loss, dtype, expected):
+    before = bits(np.asarray(loss))
     result = scaler_of(3.0).scale(loss, dtype)
     assert (type(result), bits(np.asarray(result))) == (type(expected), bits(np.asarray(expected)))
-
-
-@pytest.mark.parametrize("scale", [3.0, 1000.0, 2.0**130, 2.0**-140])
-@pytest.mark.parametrize(
-    ("dtype", "result"),
-    [
-        (F16, F16),
-        (F32, F16),
-        (bfloat16, F32),
-        (F32, F32),
-        (F64, F64),
-        (F32, E5M2),
-        (E4M3, F32),
-        (C64, C64),
-        (C64, C128),
-    ],
-)
-def test_a_scaled_array_has_the_bits_of_numpys_product(dtype, result, scale):
-    array = values(dtype, (10, 100))
-    assert bits(scaler_of(scale).scale(array, result)) == bits(times(array, scale, result))
-
-
-def test_scale_leaves_the_loss():
-    loss = np.array([1.5], F32)
-    scaler_of(3.0).scale(loss)
-    assert loss[0] == 1.5
+    assert bits(np.asarray(loss)) == before
 
 
 # ---- reports ----
@@ -388,26 +254,6 @@ def test_a_report_counts_and_names_what_is_not_finite(grads, expected, dtype):
 
 
 @pytest.mark.parametrize(
-    ("dtype", "finite"),
-    [(F16, 40000.0), (F32, 3e38), (F64, 1e308), (bfloat16, 3e38), (E4M3, 256.0), (E5M2, 40960.0), (C64, 3e38j)],
-)
-@pytest.mark.parametrize("method", ["measure", "unscale"])
-def test_an_element_that_becomes_infinite_by_unscaling_is_an_overflow(dtype, finite, method):
-    grads = {"good": np.ones(3, dtype), "bad": np.array([1, finite], dtype)}
-    report = getattr(scaler_of(0.25), method)(grads)
-    assert (report.overflow, report.bad, report.inf_count) == (True, {"bad": 1}, 1)
-
-
-def test_an_element_that_is_too_large_for_the_result_is_an_overflow():
-    report = scaler_of(1.0).unscale({"good": np.ones(3, F32), "bad": np.array([1e5], F32)}, dtype=F16)
-    assert (report.overflow, report.bad, report.inf_count) == (True, {"bad": 1}, 1)
-
-
-def test_finite_gradients_whose_sum_overflows_are_no_overflow():
-    assert not scaler_of(1.0).measure([np.full(100, 3e38, F32)]).found_inf
-
-
-@pytest.mark.parametrize(
     ("want", "name", "expected"),
     [
         (Want.NORM, "norm", 5.0),
@@ -423,46 +269,11 @@ def test_a_report_holds_what_was_wanted(want, name, expected):
     assert getattr(report, name) == expected
 
 
-def test_the_norm_is_numpys():
-    gradients = np.random.default_rng(0).normal(size=300_000).astype(F32)
-    report = scaler_of(8.0).measure([gradients[:100_000], gradients[100_000:]], want=Want.NORM)
-    assert report.norm == pytest.approx(np.linalg.norm(gradients.astype(F64)) / 8, rel=1e-7)
-
-
-@pytest.mark.parametrize(
-    ("preset", "fields", "bit"),
-    [("torch", {}, Want(0)), ("cerebras", {}, Want.NORM), ("openseq2seq_logmax", {}, Want.AMAX)],
-)
-def test_a_scaler_asks_for_what_its_policy_judges_by(preset, fields, bit):
-    report = Scaler(preset, **fields).measure([np.ones(3, F32)])
-    assert Want(report.measured) == bit
-
-
-def test_a_report_tells_the_scale_of_the_gradients():
-    assert scaler_of(8.0).measure([np.ones(3, F32)]).scale == 8.0
-
-
-def test_a_histogram_counts_magnitudes_between_its_edges():
-    gradients = np.ldexp(np.random.default_rng(0).normal(size=4096), np.arange(4096) % 90 - 60).astype(F32)
-    gradients[:6] = 0, -0.0, np.inf, -np.inf, np.nan, 2.0**-44
-    expected = np.histogram(np.abs(gradients[5:] / F32(8)), Report.histogram_edges)[0]
-    report = scaler_of(8.0).measure([gradients], histogram=True)
-    assert (type(report.histogram), report.histogram) == (list, expected.tolist())
-
-
 def test_the_edges_of_a_histogram_are_those_of_its_bins():
     edges = Report.histogram_edges
     inside = [np.array([low or 2.0**-60, np.nextafter(high, 0)]) for low, high in zip(edges, edges[1:], strict=False)]
     counts = [scaler_of(1.0).measure([both], histogram=True).histogram for both in inside]
     assert counts == (2 * np.eye(16, dtype=int)).tolist()
-
-
-def test_a_histogram_is_of_the_first_4096_of_65536_elements():
-    gradients = np.ones(2 * 65536, F32)
-    gradients[4096:65536] = 16
-    report = scaler_of(1.0).measure([gradients, np.full(5, 256, F32)], histogram=True)
-    assert report.histogram_elements == 2 * 4096 + 5
-    assert report.histogram == [0] * 12 + [8192, 0, 5, 0]
 
 
 @pytest.mark.parametrize(
@@ -480,47 +291,12 @@ def test_what_was_not_wanted_is_refused_by_name(name, wanted, advice):
         getattr(report, name)
 
 
-def test_a_complex_element_counts_once():
-    gradients = np.array([1, complex(np.inf, np.nan), complex(3, np.inf), 2j], C64)
-    report = scaler_of(1.0).measure({"w": np.ones(2, C128), "b": gradients}, want=Want.AMAX)
-    assert (report.elements, report.nan_count, report.inf_count, report.amax) == (6, 1, 1, 3.0)
-    assert (report.first_overflow, report.bad) == (("b", 1), {"b": 2})
-
-
 # ---- cb16 ----
 
 
-def cb16_values(bits):
-    """6 bits of exponent, 9 of mantissa, bias 42."""
-    exponents, mantissas = bits >> 9 & 63, (bits & 511).astype(F64)
-    sizes = np.where(
-        exponents == 0, np.ldexp(mantissas, -50), np.ldexp(mantissas + 512, exponents.astype(np.int32) - 51)
-    )
-    sizes[exponents == 63] = np.where(mantissas[exponents == 63] == 0, np.inf, np.nan)
-    return np.where(bits >> 15, -sizes, sizes)
-
-
-def test_every_cb16_is_unscaled_to_numpys_product():
-    bits = np.arange(65536, dtype=np.uint16)
-    report = scaler_of(3.0).unscale([bits.view(CB16)], dtype=F32)
-    with np.errstate(invalid="ignore"):
-        expected = cb16_values(bits).astype(F32) * F32(1 / 3)
-    assert np.array_equal(report.grads[0], expected, equal_nan=True)
-    assert (report.nan_count, report.inf_count) == (2 * 511, 2)
-
-
 @pytest.mark.parametrize("dtype", ["cb16", CB16])
-def test_a_float_becomes_the_nearest_cb16(dtype):
-    with np.errstate(over="ignore"):
-        floats = np.ldexp(np.random.default_rng(0).normal(size=10_000), np.arange(10_000) % 70 - 52).astype(F32)
-    quantum = np.ldexp(1.0, np.maximum(np.frexp(floats.astype(F64))[1] - 1, -41) - 9)
-    expected = np.rint(floats / quantum) * quantum
-    scaled = scaler_of(1.0).scale(floats, dtype)
-    assert scaled.dtype is CB16 and np.array_equal(cb16_values(scaled.view(np.uint16)), expected)
-
-
-def test_unscaled_cb16_gradients_are_unscaled_again():
-    grads = scaler_of(8.0).unscale({"w": np.array([96, 192], F32)}, dtype="cb16").grads
+def test_unscaled_cb16_gradients_are_unscaled_again(dtype):
+    grads = scaler_of(8.0).unscale({"w": np.array([96, 192], F32)}, dtype=dtype).grads
     again = scaler_of(2.0).unscale(pickle.loads(pickle.dumps(grads)), dtype=F32).grads
     assert again["w"].tolist() == [6, 12]
 
@@ -541,42 +317,9 @@ def test_complex_is_known_by_its_buffer(dtype):
 # ---- clipping by value ----
 
 
-@pytest.mark.parametrize(
-    ("dtype", "result"),
-    [(F16, F32), (F32, F32), (F64, F32), (bfloat16, bfloat16), (F16, E5M2), (F32, E4M3), (C64, C64)],
-)
-@pytest.mark.parametrize("scale", [3.0, 1024.0])
-def test_clipped_gradients_have_the_bits_of_numpys_clip_to_the_largest_value_of_the_result(dtype, result, scale):
-    gradients = values(dtype)
-    report = scaler_of(scale).unscale([gradients], dtype=result, clip_value=0.1)
-    wide = {F64: F64, C64: C64}.get(dtype, F32)
-    products = times(gradients, 1 / scale, wide)
-    parts = products.view(F32) if dtype == C64 else products
-    real = F32 if result == C64 else result
-    limit = np.asarray(0.1).astype(real)
-    limit = parts.dtype.type(limit if float(limit) <= 0.1 else np.nextafter(limit, real(0)))
-    expected = np.clip(parts, -limit, limit)
-    expected = expected.view(C64) if dtype == C64 else expected.astype(result)
-    assert bits(report.grads[0]) == bits(expected) and not report.overflow
-
-
-def test_clipping_in_place_gives_the_bits_of_out_of_place():
-    gradients = {"w": values(F32), "b": values(F64)}
-    expected = scaler_of(8.0).unscale(gradients, out=copy.deepcopy(gradients), clip_value=1.0).grads
-    scaler_of(8.0).unscale(gradients, clip_value=1.0)
-    assert [bits(gradients[name]) for name in gradients] == [bits(expected[name]) for name in gradients]
-
-
 @pytest.mark.parametrize("number", [2, F32(2), F64(2)])
 def test_a_clip_value_is_any_number(number):
     assert scaler_of(8.0).unscale([np.array([8, 64], F32)], clip_value=number).grads[0].tolist() == [1, 2]
-
-
-def test_a_clip_value_does_not_hide_an_overflow():
-    grads = {"a": np.array([1, -np.inf], F16), "b": np.ones(1, F16), "c": np.array([np.inf, np.nan], F16)}
-    report = scaler_of(1.0).unscale(grads, dtype=F32, clip_value=2.0, want=Want.NORM | Want.AMAX)
-    assert (report.bad, report.first_overflow, report.inf_count, report.nan_count) == ({"a": 1, "c": 2}, ("a", 1), 2, 1)
-    assert (report.grads["a"].tolist(), report.norm, report.amax) == ([1, -2], math.sqrt(2), 1.0)
 
 
 def test_what_was_bad_in_a_call_is_told_after_others():
@@ -610,43 +353,7 @@ def test_a_report_counts_what_clipping_changed():
     assert "clamped=4" in repr(report)
 
 
-def test_a_large_clip_value_is_a_cast_with_saturation():
-    report = scaler_of(1.0).unscale([np.array([1e6, -1e6, 1], F32)], dtype=E4M3, clip_value=448)
-    assert (report.grads[0].tolist(), report.overflow) == ([448, -448, 1], False)
-
-
 # ---- micro-batches ----
-
-
-def sums(out, array, factor):
-    """NumPy's sum, in double if one of both is double, rounded once."""
-    wide = F64 if F64 in (array.dtype, out.dtype) else F32
-    return (out.astype(wide) + times(array, factor, F64 if array.dtype == F64 else F32)).astype(out.dtype)
-
-
-@pytest.mark.parametrize("scale", [3.0, 2.0**10])
-@pytest.mark.parametrize(
-    ("dtype", "result"),
-    [
-        (F16, F32),
-        (bfloat16, F32),
-        (F32, F32),
-        (F32, F64),
-        (F64, F32),
-        (F64, F64),
-        (F16, F16),
-        (E5M2, F32),
-        (F32, bfloat16),
-    ],
-)
-def test_accumulated_gradients_have_the_bits_of_numpys_sum(dtype, result, scale):
-    gradients, out = values(dtype), np.linspace(-1, 1, 1000).astype(result)
-    gradients[np.abs(gradients.astype(F64)) > 1e30] = 1  # float32 cannot hold all doubles
-    first = sums(out, gradients, 1 / scale)
-    second = sums(first, gradients, 1 / scale)
-    scaler = scaler_of(scale)
-    reports = [scaler.unscale_accumulate([gradients], [out]) for _ in range(2)]
-    assert bits(out) == bits(second) and [report.overflow for report in reports] == [False, False]
 
 
 def test_complex_gradients_are_accumulated():
@@ -811,23 +518,6 @@ def test_reports_of_one_step_add_up_for_a_policy_that_judges_by_the_norm():
     assert (one, scaler.update(reports) & ~Event.STALE) == ([0, 0], Event.SKIPPED | Event.BACKED_OFF)
 
 
-@pytest.mark.parametrize(
-    ("preset", "fields", "overflows", "events"),
-    [
-        ("torch", {}, [0], Event(0)),
-        ("torch", {}, [1], Event.SKIPPED | Event.BACKED_OFF),
-        ("torch", {"growth_interval": 2}, [0, 0], Event.GREW),
-        ("megatron", {}, [1], Event.SKIPPED | Event.ABSORBED),
-        ("recommended", {"init_scale": 2.0**24, "growth_interval": 1}, [0], Event.AT_CEILING),
-        ("deepspeed", {"init_scale": 1.0, "hysteresis": 1}, [1], Event.SKIPPED | Event.STOPPED),
-    ],
-)
-def test_update_returns_what_it_did(preset, fields, overflows, events):
-    scaler = Scaler(preset, **fields)
-    last = [scaler.update(found(overflow)) for overflow in overflows][-1]
-    assert (last & events, last) == (events, scaler.events)
-
-
 def test_the_scaler_is_not_moved_by_scale_check_and_unscale():
     scaler = used_scaler()
     before = contents(scaler)
@@ -837,51 +527,20 @@ def test_the_scaler_is_not_moved_by_scale_check_and_unscale():
     assert contents(scaler) == before
 
 
-def test_set_scale_is_in_force_at_once_and_keeps_the_counts():
-    scaler = Scaler("torch")
-    scaler.update(found(0))
-    scaler.update(found(1))
-    scaler.update(found(0))
-    scaler.set_scale(3.0)
-    state = scaler.state
-    assert (scaler.loss_scale, scaler.scale(2.0), state.good_steps, scaler.total_growths, scaler.total_overflows) == (
-        3.0,
-        6.0,
-        1,
-        0,
-        1,
-    )
-
-
 def test_a_state_is_made_from_a_scale_and_counts():
     """As stateless frameworks keep them: the next good step is the one that grows."""
     scaler = Scaler("torch", growth_interval=3)
-    scaler.set_scale(8.0, good_steps=2, total_overflows=5)
-    assert (scaler.update(found(0)), scaler.loss_scale, scaler.total_overflows) == (Event.GREW, 16.0, 5)
-
-
-@pytest.mark.parametrize("scale", [0.0, math.inf])
-def test_a_scale_that_a_peer_reached_is_taken(scale):
-    scaler = Scaler("keras")
-    scaler.set_scale(scale)
-    assert scaler.loss_scale == scale
+    scaler.set_scale(3.0, good_steps=2, total_overflows=5)
+    scaler.set_scale(8.0)
+    assert (scaler.loss_scale, scaler.scale(2.0), scaler.state.good_steps) == (8.0, 16.0, 2)
+    assert scaler.update(found(0)) == scaler.events == Event.GREW
+    assert (scaler.loss_scale, scaler.total_overflows, scaler.total_growths) == (16.0, 5, 1)
 
 
 @pytest.mark.parametrize("overflow", [True, False, np.True_, np.bool_(False)])
 def test_a_bool_is_a_report(overflow):
     scaler = Scaler("torch")
     assert bool(scaler.update(overflow) & Event.SKIPPED) == bool(overflow)
-
-
-def test_a_report_that_was_used_before_or_is_late_is_stale():
-    scaler = Scaler("torch")
-    report = scaler.measure([np.ones(3, F32)])
-    first, again = scaler.update(report), scaler.update(report)
-    factor = scaler.factor
-    scaler.update(found(0))
-    late = scaler.update(scaler.measure([np.ones(3, F32)], factor=factor))
-    assert (first, again & Event.STALE, late & Event.STALE) == (Event(0), Event.STALE, Event.STALE)
-    assert repr(scaler).endswith("last update: stale>")
 
 
 @pytest.mark.parametrize("preset", ["fairseq", "fairscale", "cerebras"])
@@ -914,26 +573,14 @@ def test_an_overflow_is_found_by_the_factor_of_its_loss():
     assert (report.overflow, report.bad) == (True, {"w": 1})
 
 
-def test_a_factor_has_the_inverse_and_both_as_float32():
-    factor = scaler_of(1000.0).factor
-    assert (factor.inverse, factor.scale_f32, factor.inverse_f32) == (1 / 1000.0, 1000.0, F32(1 / 1000.0))
-
-
-@pytest.mark.parametrize("max_norm", [0.5, 5.0, 100.0])
-def test_a_clip_factor_unscales_and_clips_as_torch_does(max_norm):
-    scaler = scaler_of(1024.0)
-    grads = [np.array([3 * 1024], F32), np.array([4 * 1024], F32)]
-    coefficient = min(1.0, max_norm / (5.0 + 1e-6))
-    factor = scaler.clip_factor(scaler.measure(grads, want=Want.NORM), max_norm)
-    report = scaler.unscale(grads, factor=factor)
-    expected = [[F32(value * 1024) * F32(coefficient / 1024)] for value in (3, 4)]
-    assert (factor.scale, report.scale, [g.tolist() for g in grads]) == (1024.0, 1024.0, expected)
-
-
-def test_a_clip_factor_of_unscaled_gradients_is_the_coefficient():
-    scaler = scaler_of(1024.0)
-    report = scaler.unscale([np.array([3 * 1024, 4 * 1024], F32)], want=Want.NORM)
-    assert scaler.clip_factor(report, 1.0, unscaled=True).inverse == 1.0 / (5.0 + 1e-6)
+@pytest.mark.parametrize("unscaled", [False, True])
+def test_a_clip_factor_clips_to_the_norm_as_torch_does(unscaled):
+    scaler, grads = scaler_of(1024.0), [np.array([3 * 1024], F32), np.array([4 * 1024], F32)]
+    report = (scaler.unscale if unscaled else scaler.measure)(grads, want=Want.NORM)
+    factor = scaler.clip_factor(report, 1.0, unscaled=unscaled)
+    assert factor.inverse == 1.0 / (5.0 + 1e-6) / (1.0 if unscaled else 1024.0)
+    clipped = scaler.unscale(grads, factor=factor)
+    assert (clipped.scale, [float(g[0]) for g in grads]) == (factor.scale, pytest.approx([0.6, 0.8]))
 
 
 # ---- policies and presets ----
@@ -996,35 +643,14 @@ def through_state_dict(scaler, encode=lambda state: state):
     ],
     ids=["state_dict", "json", "pickle", "copy", "deepcopy"],
 )
-class TestCopies:
-    def test_a_copy_has_the_policy_and_the_state(self, restore):
-        scaler = used_scaler()
-        assert contents(restore(scaler)) == contents(scaler)
-
-    def test_a_copy_goes_on_as_the_original(self, restore):
-        scaler = used_scaler()
-        copied = restore(scaler)
-        trajectories = [
-            [int(each.update(found(step % 5 == 0))) for step in range(40)] + [each.loss_scale]
-            for each in (scaler, copied)
-        ]
-        assert trajectories[0] == trajectories[1]
-
-    def test_a_copy_moves_alone(self, restore):
-        scaler = used_scaler()
-        before = contents(scaler)
-        copied = restore(scaler)
-        copied.update(found())
-        copied.policy.growth_interval = 77
-        assert (contents(scaler), contents(copied) == before) == (before, False)
-
-
-@pytest.mark.parametrize("preset", gradscaler.presets())
-def test_a_scaler_of_every_preset_is_restored(preset):
-    scaler = Scaler(preset, growth_interval=2)
-    for overflow in (0, 0, 0, 1, 0):
-        scaler.update(Report(kind=ReportKind.TENSORS, measured=sum(Want), overflow=overflow, amax=3.0))
-    assert contents(through_state_dict(scaler)) == contents(scaler)
+def test_a_copy_has_the_policy_and_the_state_and_moves_alone(restore):
+    scaler = used_scaler()
+    before = contents(scaler)
+    copied = restore(scaler)
+    assert contents(copied) == before
+    copied.update(found())
+    copied.policy.growth_interval = 77
+    assert (contents(scaler), contents(copied) == before) == (before, False)
 
 
 @pytest.mark.parametrize("overflow", [0, 1])
@@ -1153,9 +779,7 @@ def test_the_version_is_that_of_the_package():
 
 def test_info_says_why_an_unknown_instruction_set_was_not_followed():
     program = "import gradscaler; print(gradscaler.info().cpu_note)"
-    environment = {**os.environ, "GSC_CPU": "abacus"}
-    output = subprocess.run([sys.executable, "-c", program], env=environment, text=True, capture_output=True).stdout
-    assert "abacus" in output
+    assert "abacus" in run_python("-c", program, GSC_CPU="abacus").stdout
 
 
 # ---- reports of each array ----
@@ -1178,17 +802,6 @@ def test_a_report_of_each_array_is_that_of_the_array_alone():
     )
 
 
-@pytest.mark.parametrize("call", ["unscale", "measure", "unscale_accumulate"])
-def test_merged_reports_of_each_array_are_the_report(call):
-    grads = [np.random.default_rng(i).normal(size=100 * i % 977).astype(F32) for i in range(200)]
-    out = ([np.zeros(g.shape, F32) for g in grads],) if call == "unscale_accumulate" else ()
-    report = getattr(scaler_of(8.0), call)(grads, *out, want=sum(Want), per_tensor=True)
-    merged = Report.merge(report.per_tensor.values())
-    assert (merged.kind, report.kind) == (ReportKind.MERGED, ReportKind.TENSORS)
-    report.kind = ReportKind.MERGED
-    assert bytes(merged) == bytes(report)
-
-
 def test_the_index_of_a_list_names_its_reports():
     report = scaler_of(1.0).measure([np.ones(1, F32), np.array([1, np.nan], F32)], per_tensor=True)
     assert (list(report.per_tensor), report.per_tensor[1].overflow, report.per_tensor[1].first_overflow) == (
@@ -1199,23 +812,6 @@ def test_the_index_of_a_list_names_its_reports():
 
 
 # ---- merged and failed reports ----
-
-
-def test_a_merged_report_tells_the_first_bad_array_by_its_index():
-    scaler = scaler_of(1.0)
-    good, bad = ({"a": np.ones(2, F32), "b": np.array([1, x], F32)} for x in (2, np.inf))
-    merged = Report.merge([])
-    for report in (scaler.measure(good), scaler.measure(bad)):
-        c.gsc_report_merge(None, bytes(merged) + bytes(report), 0, None, merged)
-    assert merged.first_overflow == (1, 1)
-    assert Report.merge([scaler.measure(good), scaler.measure(bad)]).first_overflow == (1, 1)
-
-
-def test_norms_of_parts_add_up_and_those_of_addends_are_not_known():
-    halves = [scaler_of(1.0).measure([np.full(2, value, F32)], want=Want.NORM | Want.AMAX) for value in (3, 4)]
-    parts, addends = Report.merge(halves), Report.merge(iter(halves), addends=True)
-    assert (parts.sum_squares, parts.amax, parts.elements) == (50, 4, 4)
-    assert (Want(addends.measured), addends.elements) == (Want(0), 4)
 
 
 def test_a_merge_gives_the_verdict_of_a_policy():
@@ -1362,12 +958,6 @@ def test_ranks_that_drifted_apart_are_refused_by_name():
     assert Report.merge(of_ranks(scalers, good, good, good)).digest != 0
 
 
-def test_two_ranks_that_were_given_the_same_number_are_told_so():
-    reports = [scaler.set_rank(found(0), 7) for scaler in (Scaler("torch"), Scaler("megatron"))]
-    with pytest.raises(gradscaler.Error, match="two ranks with unlike policies or states were both stamped 7"):
-        Report.merge(reports)
-
-
 def test_a_rank_may_be_any_whole_number():
     assert [Scaler().set_rank(found(0), rank).rank for rank in (np.int64(3), np.uint8(4), np.array(5))] == [3, 4, 5]
 
@@ -1440,5 +1030,4 @@ def test_a_generator_of_arrays_is_read():
 def test_only_what_is_meant_to_be_used_is_exported():
     code = "import gradscaler; print(*(name for name in dir(gradscaler) if name[0] != '_'))"
     # In a process of its own, as other tests import gradscaler.torch and gradscaler.jax.
-    alone = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert set(alone.stdout.split()) == set(gradscaler.__all__)
+    assert set(run_python("-c", code).stdout.split()) == set(gradscaler.__all__)

@@ -8,52 +8,34 @@ defmodule GradScaler.Binaries do
 
   @type dtype :: GradScaler.dtype()
   @type tensor :: {dtype, binary} | DeviceTensor.t()
-  @type names :: (binary, integer -> binary | nil)
+  @type names :: map | (binary, integer -> binary | nil)
 
   # A call on more bytes runs on a dirty scheduler. This module chooses it: the library copies a large binary that starts
   # inside a byte, which takes longer than the call itself.
   @max_bytes 128 * 1024
 
-  @doc "Returns the names of all dtypes."
-  @spec dtypes() :: [dtype]
-  def dtypes, do: Keyword.keys(Constants.all(:dtype))
-
-  @doc "Returns `tensors` times the factor's scale, as `dtypes`, and a report."
-  @spec scale(binary | nil, [tensor], [dtype], TensorOptions.t(), names) :: {[tensor], Report.t()}
-  def scale(factor, tensors, dtypes, options \\ %TensorOptions{}, names \\ &unnamed/2),
-    do: call_into(:scale, factor, tensors, dtypes, options, names)
-
   @doc """
-  Returns `tensors` divided by the factor's scale, as `dtypes`, and a report.
+  Calls `:scale`, `:unscale` or `:unscale_accumulate` with `out`, the dtypes of the results, or the sums that are
+  added to. Returns the results and a report on them.
 
       iex> {:ok, factor} = GradScaler.Native.factor_init(2.0)
-      iex> {[half], report} = GradScaler.Binaries.unscale(factor, [{:f32, <<3.0::little-float-32>>}], [:f32], %GradScaler.TensorOptions{want: [:norm]})
+      iex> {[half], report} = GradScaler.Binaries.into(:unscale, factor, [{:f32, <<3.0::little-float-32>>}], [:f32], %GradScaler.TensorOptions{want: [:norm]})
       iex> {half, report.sum_squares}
       {{:f32, <<1.5::little-float-32>>}, 2.25}
   """
-  @spec unscale(binary | nil, [tensor], [dtype], TensorOptions.t(), names) ::
+  @spec into(atom, binary | nil, [tensor], [dtype] | [tensor], TensorOptions.t(), names) ::
           {[tensor], Report.t()}
-  def unscale(factor, tensors, dtypes, options \\ %TensorOptions{}, names \\ &unnamed/2),
-    do: call_into(:unscale, factor, tensors, dtypes, options, names)
-
-  @doc "Returns `sums` plus `tensors` divided by the factor's scale, if these are finite, else `sums`; and a report."
-  @spec unscale_accumulate(binary | nil, [tensor], [tensor], TensorOptions.t(), names) ::
-          {[tensor], Report.t()}
-  def unscale_accumulate(factor, tensors, sums, options \\ %TensorOptions{}, names \\ &unnamed/2) do
+  def into(function, factor, tensors, out, options \\ %TensorOptions{}, names \\ %{}) do
     exec = device(tensors, names)
-
-    if device(sums, fn _tensors, index -> names.("out", index) end) != exec,
-      do: raise(ArgumentError, "sums are not where the gradients are: put all on one device")
-
-    out = if exec, do: DeviceTensor.copy(exec, sums), else: sums
+    dtypes = if function == :unscale_accumulate, do: Enum.map(out, &dtype/1), else: out
+    out = outputs(function, exec, tensors, out, names)
     arguments = [exec, factor, encode(tensors), encode(out), TensorOptions.encode(options)]
-    dtypes = for sum <- sums, do: dtype(sum)
-    call(:unscale_accumulate, arguments, tensors, {out, dtypes}, names)
+    call(function, arguments, tensors, {out, dtypes}, names)
   end
 
-  @doc "Returns the report of `unscale/4` into the tensors' own dtypes, without the results."
+  @doc "Returns the report of `:unscale` into the tensors' own dtypes, without the results."
   @spec measure(binary | nil, [tensor], TensorOptions.t(), names) :: Report.t()
-  def measure(factor, tensors, options \\ %TensorOptions{}, names \\ &unnamed/2) do
+  def measure(factor, tensors, options \\ %TensorOptions{}, names \\ %{}) do
     exec = device(tensors, names)
     arguments = [exec, factor, encode(tensors), TensorOptions.encode(options)]
     {_none, report} = call(:measure, arguments, tensors, {[], []}, names)
@@ -61,13 +43,6 @@ defmodule GradScaler.Binaries do
   end
 
   # ---- calls ----
-
-  defp call_into(function, factor, tensors, dtypes, options, names) do
-    exec = device(tensors, names)
-    out = new_tensors(exec, tensors, dtypes)
-    arguments = [exec, factor, encode(tensors), encode(out), TensorOptions.encode(options)]
-    call(function, arguments, tensors, {out, dtypes}, names)
-  end
 
   defp call(function, [exec, factor | _] = arguments, tensors, {out, dtypes}, names) do
     # A device returns only a status. The same call on the host with no tensors checks the factor and has a message.
@@ -122,7 +97,7 @@ defmodule GradScaler.Binaries do
         exec
 
       index ->
-        where = names.("tensors", index) || "tensors[#{index}]"
+        where = Error.name(names, "tensors", index) || "tensors[#{index}]"
         raise ArgumentError, "#{where} is not where those before it are: put all on one device"
     end
   end
@@ -130,10 +105,18 @@ defmodule GradScaler.Binaries do
   defp device_of(%DeviceTensor{device: device}), do: device
   defp device_of(_pair), do: nil
 
-  # Makes the outputs. On the host the library does so, by their dtypes.
-  defp new_tensors(nil, _tensors, dtypes), do: for(dtype <- dtypes, do: number(dtype))
+  # Sums on a device are copied, as the call writes in place there.
+  defp outputs(:unscale_accumulate, exec, _tensors, sums, names) do
+    if device(sums, fn _tensors, index -> Error.name(names, "out", index) end) != exec,
+      do: raise(ArgumentError, "sums are not where the gradients are: put all on one device")
 
-  defp new_tensors(exec, tensors, dtypes) do
+    if exec, do: DeviceTensor.copy(exec, sums), else: sums
+  end
+
+  # On the host the call makes them.
+  defp outputs(_function, nil, _tensors, dtypes, _names), do: Enum.map(dtypes, &number/1)
+
+  defp outputs(_function, exec, tensors, dtypes, _names) do
     sizes =
       for {tensor, dtype} <- Enum.zip(tensors, dtypes),
           do: {dtype, div(tensor.bytes, size(tensor.dtype)) * size(dtype)}
@@ -150,15 +133,9 @@ defmodule GradScaler.Binaries do
   defp dtype({dtype, _binary}), do: dtype
   defp dtype(%DeviceTensor{dtype: dtype}), do: dtype
 
-  for {name, number} <- Constants.all(:dtype) do
-    defp number(unquote(name)), do: unquote(number)
-  end
+  for {name, number} <- Constants.all(:dtype),
+      do: defp(number(unquote(name)), do: unquote(number))
 
-  defp number(other) do
-    raise ArgumentError, "dtype is #{inspect(other)}, not one of #{inspect(dtypes())}"
-  end
-
+  defp number(other), do: Constants.number(:dtype, other, "dtype")
   defp size(dtype), do: Native.dtype_size(number(dtype))
-
-  defp unnamed(_name, _index), do: nil
 end

@@ -138,7 +138,7 @@ defmodule GradScaler.Checkpoint do
       |> Native.policy_import(prefix, entries, policy)
       |> check!(keys)
 
-    {:ok, state} = Error.check!(Native.state_init(nil, policy))
+    state = Error.ok!(Native.state_init(nil, policy))
     {%GradScaler{policy: policy, state: state}, notes(notes, keys)}
   end
 
@@ -163,14 +163,8 @@ defmodule GradScaler.Checkpoint do
   defp check!({:error, %{name: "entries"} = details}, keys) do
     <<where::binary-size(details.subject_length), rest::binary>> = details.message
     {key, what} = if details.index >= 0, do: Enum.at(keys, details.index), else: {nil, nil}
-
-    rest =
-      String.replace(
-        rest,
-        "no format that is known",
-        "no format in GradScaler.Checkpoint.formats/0"
-      )
-
+    known = "no format in GradScaler.Checkpoint.formats/0"
+    rest = String.replace(rest, "no format that is known", known)
     rest = if what, do: String.replace(rest, ~s("#{what}"), what, global: false), else: rest
 
     message =
@@ -181,12 +175,8 @@ defmodule GradScaler.Checkpoint do
     Error.check!({:error, %{details | message: message}})
   end
 
-  defp check!(result, _keys) do
-    Error.check!(result, fn
-      "entries_count", _index -> "the number of its entries"
-      _name, _index -> nil
-    end)
-  end
+  defp check!(result, _keys),
+    do: Error.check!(result, %{"entries_count" => "the number of its entries"})
 
   # Returns the part of a key that the library quotes.
   defp quoted(key), do: binary_part(key, 0, min(byte_size(key), 64))

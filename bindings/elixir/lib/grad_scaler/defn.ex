@@ -221,12 +221,12 @@ defmodule GradScaler.Defn do
   @doc false
   # Called while the program runs. The calling process can hold the device, so all tensors here are binaries.
   def step({state, overflow, number}, policy: policy) do
-    {:ok, report} =
+    report =
       if Nx.to_number(overflow) != 0,
         do: Native.report_from_flag(1),
-        else: Error.check!(Native.report_from_number(Nx.to_number(number)))
+        else: Native.report_from_number(Nx.to_number(number))
 
-    {:ok, bytes} = Error.check!(Native.state_update(nil, policy, bytes(state), report))
+    bytes = Error.ok!(Native.state_update(nil, policy, bytes(state), Error.ok!(report)))
     tensors(bytes, backend: Nx.BinaryBackend)
   end
 
@@ -257,8 +257,8 @@ defmodule GradScaler.Defn do
   defp of_scale(%{scale: scale} = factor, scale), do: factor
 
   defp of_scale(factor, scale) do
-    {:ok, made} = Error.check!(Native.factor_init(scale))
-    %{Factor.decode(made) | generation: factor.generation}
+    made = Factor.decode(Error.ok!(Native.factor_init(scale)))
+    %{made | generation: factor.generation}
   end
 
   defp known!(state) do

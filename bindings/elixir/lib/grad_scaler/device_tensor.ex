@@ -26,15 +26,9 @@ defmodule GradScaler.DeviceTensor do
         {{dtype, offset, bytes}, div(offset + bytes + @alignment - 1, @alignment) * @alignment}
       end)
 
-    {:ok, memory} = Error.check!(Native.memory_create(device, total))
-
+    memory = Error.ok!(Native.memory_create(device, total))
     tensor = %__MODULE__{device: device, memory: memory, dtype: nil, offset: 0, bytes: 0}
-
-    {memory,
-     for(
-       {dtype, offset, bytes} <- layout,
-       do: %{tensor | dtype: dtype, offset: offset, bytes: bytes}
-     )}
+    {memory, for({d, o, b} <- layout, do: %{tensor | dtype: d, offset: o, bytes: b})}
   end
 
   @doc "Copies pairs or device tensors to new memory of the device."
@@ -56,8 +50,8 @@ defmodule GradScaler.DeviceTensor do
   @doc "Returns the elements of each tensor; one call reads all tensors that share memory."
   def read(tensors) do
     for {memory, tensors} <- Enum.group_by(tensors, & &1.memory),
-        {:ok, binaries} =
-          Error.check!(Native.memory_read(memory, Enum.map(tensors, &{&1.offset, &1.bytes}))),
+        binaries =
+          Error.ok!(Native.memory_read(memory, Enum.map(tensors, &{&1.offset, &1.bytes}))),
         {tensor, binary} <- Enum.zip(tensors, binaries),
         into: %{},
         do: {tensor, binary}

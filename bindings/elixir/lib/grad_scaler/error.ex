@@ -18,10 +18,10 @@ defmodule GradScaler.Error do
   @external_statuses [:unavailable, :memory, :device]
 
   @doc false
-  # Returns a result, or raises its error. `names` returns the caller's name of an argument, or nil. It takes the library's
-  # name and the index of an entry, -1 for none.
-  @spec check!(term, (binary, integer -> binary | nil)) :: term
-  def check!(result, names \\ fn _name, _index -> nil end)
+  # Returns a result, or raises its error. `names` has the caller's names of arguments: a map from the library's name, or a
+  # function of that name and the index of an entry, -1 for none, which returns a name or nil.
+  @spec check!(term, map | (binary, integer -> binary | nil)) :: term
+  def check!(result, names \\ %{})
 
   def check!({:error, details}, names) when is_map(details) do
     case new(details, names) do
@@ -33,13 +33,20 @@ defmodule GradScaler.Error do
   def check!(result, _names), do: result
 
   @doc false
-  def new(details, names \\ fn _name, _index -> nil end) do
+  # Returns the one result of a call.
+  def ok!(result, names \\ %{}) do
+    {:ok, value} = check!(result, names)
+    value
+  end
+
+  @doc false
+  def new(details, names \\ %{}) do
     status = Constants.name(:status, details.status)
     %__MODULE__{status: status, message: sentence(details, names), details: details}
   end
 
   defp sentence(%{message: message, subject_length: length} = details, names) do
-    case names.(details.name, details.index) do
+    case name(names, details.name, details.index) do
       nil ->
         message
 
@@ -48,4 +55,8 @@ defmodule GradScaler.Error do
         "#{where}#{if details.field != "", do: ": " <> details.field} #{rest}"
     end
   end
+
+  @doc false
+  def name(names, name, _index) when is_map(names), do: names[name]
+  def name(names, name, index), do: names.(name, index)
 end

@@ -788,8 +788,8 @@ defmodule GradScaler.State do
   * `log2_mean_square` - slower mean of the square of log2(amax)
   * `log2_zero_weight` - weight of the initial zero in log2_mean
   * `log2_slow_zero_weight` - weight of the initial zero in log2_slow_mean
-  * `good_steps` - good steps since the last overflow or growth; with `:every` since the last
-    overflow
+  * `good_steps` - good steps since the last overflow or growth, also one that max_scale limited;
+    with `:every` since the last overflow
   * `steps_since_change` - all steps since the scale changed
   * `overflows_since_reset` - overflows not reset yet
   * `failed_backoffs` - overflows in a row that could not lower the scale

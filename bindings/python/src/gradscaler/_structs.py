@@ -40,7 +40,8 @@ class Feature(enum.IntEnum):
 
 
 class Growth(enum.IntEnum):
-    """growth_rule: when the scale grows. The count is `good_steps` minus growth_extra_steps."""
+    """growth_rule: when the scale grows. The count is `good_steps`, with ALL_STEPS
+    `steps_since_change`, minus growth_extra_steps."""
 
     REACHED = 0  # at the interval or past it
     EXACT = 1  # at the interval only; if the count is past it, the scale does not grow until an overflow resets the count
@@ -49,7 +50,7 @@ class Growth(enum.IntEnum):
 
 
 class LimitRule(enum.IntEnum):
-    """ceiling_rule, floor_rule: what happens to a change that would reach the limit."""
+    """ceiling_rule, floor_rule: what happens to a change that would reach or pass the limit."""
 
     CLAMP = 0  # the scale becomes the limit
     ENFORCE = 1  # as CLAMP, and every update enforces the limit
@@ -481,8 +482,8 @@ class State(Struct):
     log2_mean_square: slower mean of the square of log2(amax)
     log2_zero_weight: weight of the initial zero in log2_mean
     log2_slow_zero_weight: weight of the initial zero in log2_slow_mean
-    good_steps: good steps since the last overflow or growth; with Growth.EVERY since the last
-        overflow
+    good_steps: good steps since the last overflow or growth, also one that max_scale limited; with
+        Growth.EVERY since the last overflow
     steps_since_change: all steps since the scale changed
     overflows_since_reset: overflows not reset yet
     failed_backoffs: overflows in a row that could not lower the scale

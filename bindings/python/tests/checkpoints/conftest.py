@@ -9,7 +9,3 @@ import os
 
 os.environ.setdefault("KERAS_BACKEND", "torch")
 os.environ.setdefault("DS_ACCELERATOR", "cpu")
-
-
-def pytest_addoption(parser):
-    parser.addoption("--long", action="store_true", help="with packages that take long to install")

@@ -10,10 +10,6 @@ import torch
 ROOT = Path(__file__).resolve().parents[4]
 
 
-def pytest_addoption(parser):
-    parser.addoption("--long", action="store_true", help="take the longer forms of the tests")
-
-
 torch.set_num_threads(1)
 
 

@@ -7,16 +7,14 @@ import importlib
 import importlib.metadata
 import pickle
 import random
-import subprocess
 import sys
 import types
 import warnings
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
-from conftest import ROOT, parameter_of, set_gradient, sgd, traces
+from conftest import parameter_of, set_gradient, sgd, traces
 
 from gradscaler.cerebras import GradScaler, optimizer_step
 
@@ -65,70 +63,16 @@ def test_a_recording_of_cerebras(half, settings, trace):
         before = parameter_of(optimizer).detach().clone()
         one_step(scaler, [optimizer], {0} if bad == "1" else ())
         skipped += "1" if torch.equal(parameter_of(optimizer), before) else "0"
+        assert scaler.get_scale() in (settings["min_scale"], scaler.get_non_clamped_scale())
     assert [*scales, scaler.get_scale().item()] == trace["scale"]
     assert skipped == trace["skipped"]
     assert scaler.get_num_skipped_steps().item() == skipped.count("1")
-
-
-class Rules:
-    """The rules in float32 as prose has them, step by step: what a scale becomes, and what it was before the floor."""
-
-    def __init__(self, init, interval, least, most, tolerance):
-        self.scale = np.float32(min(most, init))
-        self.interval, self.least, self.most, self.tolerance = interval, np.float32(least), np.float32(most), tolerance
-        self.steps = self.overflows = self.skipped = 0
-        self.unclamped = self.scale
-
-    def update(self, overflow, optimizers):
-        self.steps += 1
-        self.overflows += overflow
-        self.skipped += optimizers if overflow else 0
-        # Halved where the share of overflows is above the tolerance; both counts start anew.
-        if np.float32(self.overflows) / np.float32(self.steps) > np.float32(self.tolerance):
-            self.scale /= np.float32(2)
-            self.steps = self.overflows = 0
-        # Doubled one step after the interval, though this step overflowed and was tolerated.
-        if self.steps > self.interval:
-            self.scale *= np.float32(2)
-            self.steps = self.overflows = 0
-        self.unclamped = min(self.scale, self.most)
-        self.scale = max(self.unclamped, self.least)
-
-    def seen(self):
-        return [self.scale, self.steps, self.overflows, self.skipped, self.unclamped]
 
 
 def seen(scaler):
     state = scaler.state_dict()
     keys = "loss_scale", "steps_since_rescale", "overflows_since_rescale", "num_skipped_steps"
     return [*(state[key].item() for key in keys), scaler.get_non_clamped_scale().item()]
-
-
-def test_random_steps_follow_the_rules(sequences):
-    for seed in range(sequences):
-        draw = random.Random(seed)
-        half = draw.choice(["float16", "cbfloat16"])
-        most = draw.choice([None, 2.0**15, 3000.0])
-        least = draw.choice([None, 2.0**-14, 1.0, 300.0])
-        init = draw.choice([None, 1.0, 1000.0, 2.0**20, 0.001])
-        interval, tolerance = draw.randint(1, 5), draw.choice([0.0, 0.1, 0.25, 0.3, 0.5, 0.9])
-        ceiling = most or (2.0**31 if half == "cbfloat16" else 2.0**15)
-        rules = Rules(init or ceiling, interval, least or 2.0**-14, ceiling, tolerance)
-        options = {"min_loss_scale": least, "max_loss_scale": most, "overflow_tolerance": tolerance, "half_dtype": half}
-        scaler = dynamic(init_scale=init, steps_per_increase=interval, **options)
-        optimizers = [sgd() for _ in range(draw.randint(1, 2))]
-        for step in range(draw.randint(1, 10)):
-            bad = {which for which in range(len(optimizers)) if draw.random() < 0.3}
-            before = [parameter_of(each).detach().clone() for each in optimizers]
-            one_step(scaler, optimizers, bad)
-            rules.update(bool(bad), len(optimizers))
-            assert seen(scaler) == rules.seen(), (seed, step)
-            stepped = [not torch.equal(parameter_of(o), b) for o, b in zip(optimizers, before, strict=True)]
-            assert stepped == [not bad] * len(optimizers), (seed, step)
-            if draw.random() < 0.1:
-                state, scaler = scaler.state_dict(), dynamic(steps_per_increase=interval, **options)
-                scaler.load_state_dict(state)
-                rules.unclamped = rules.scale
 
 
 # ---- the same calls ----
@@ -487,16 +431,3 @@ def test_checkpoints_from_before_there_were_keys_leave_what_is():
     assert seen(scaler) == before
     scaler.load_state_dict({"loss_scale": 16.0, "steps_since_rescale": 7})
     assert seen(scaler) == [16.0, 7, 0, 1, 16.0]
-
-
-def test_the_example_trains():
-    example = ROOT / "bindings" / "python" / "examples" / "cerebras_digits.py"
-    subprocess.run([sys.executable, str(example)], check=True, timeout=100)
-
-
-def test_every_block_of_the_guide_runs():
-    namespace = {}
-    blocks = Path(ROOT / "docs" / "cerebras.md").read_text().split("```python\n")[1:]
-    assert blocks
-    for block in blocks:
-        exec(compile(block.split("```")[0], "docs/cerebras.md", "exec"), namespace)

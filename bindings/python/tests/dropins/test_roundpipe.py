@@ -7,17 +7,15 @@ import importlib.util
 import multiprocessing
 import pickle
 import random
-import subprocess
 import sys
 import threading
 import time
 import types
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 import torch
-from conftest import ROOT, parameter_of, set_gradient, sgd, traces
+from conftest import parameter_of, set_gradient, sgd, traces
 
 import gradscaler
 from gradscaler.roundpipe import GradScaler, OptimizerThread, RoundPipeStream
@@ -532,19 +530,6 @@ def test_a_process_that_is_forked_during_an_update_does_not_wait_for_it():
     go.set()
     assert child.exitcode == 0
     assert "forked while an update was under way" in results.get()
-
-
-def test_the_example_trains_and_the_late_optimizer_learns_as_the_synchronous_one():
-    example = ROOT / "bindings" / "python" / "examples" / "pipeline.py"
-    subprocess.run([sys.executable, str(example)], check=True, timeout=100)
-
-
-def test_every_block_of_the_guide_runs():
-    namespace = {}
-    blocks = Path(ROOT / "docs" / "roundpipe.md").read_text().split("```python\n")[1:]
-    assert blocks
-    for block in blocks:
-        exec(compile(block.split("```")[0], "docs/roundpipe.md", "exec"), namespace)
 
 
 def test_a_plain_scaler_reads_what_was_saved():

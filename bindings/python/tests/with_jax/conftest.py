@@ -8,10 +8,6 @@ import pytest
 os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=4"
 
 
-def pytest_addoption(parser):
-    parser.addoption("--long", action="store_true", help="older versions of JAX, too, which are installed for it")
-
-
 @pytest.fixture
 def in_jnp(monkeypatch):
     """As on a platform that the compiled handler does not serve."""

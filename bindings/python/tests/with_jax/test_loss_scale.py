@@ -116,16 +116,6 @@ def test_a_static_scale_is_jmps():
     assert ours.adjust(jnp.array(False)) is ours
 
 
-@pytest.mark.parametrize("peer", [jmp, eformer.mpric])
-def test_a_training_moves_as_the_peers(peer):
-    ours = DynamicLossScale(jnp.float32(2.0**15), period=3)
-    theirs = peer.DynamicLossScale(jnp.float32(2.0**15), period=3)
-    for step in range(30):
-        finite = jnp.array(step % 7 != 5)
-        ours, theirs = jax.jit(lambda s, f: s.adjust(f))(ours, finite), theirs.adjust(finite)
-        same_fields(ours, theirs)
-
-
 def test_all_finite_is_jmps(way):
     for tree in (
         {},

@@ -14,6 +14,7 @@ import gradscaler.jax
 from gradscaler import _gradscaler as core
 from gradscaler._structs import Report, ReportKind, State, Status
 from gradscaler.jax import _host
+from gradscaler.jax._words import REPORT
 
 STEPS = 40
 
@@ -127,7 +128,7 @@ def test_policies_at_random_step_as_the_core(way, seed):
 
 def test_stamps_have_the_bits_of_the_core_along_a_training():
     rng = random.Random(11)
-    for preset in "torch", "megatron", "fairseq":
+    for preset in "torch", "megatron", "fairseq", "guard":
         scaler = gradscaler.Scaler(preset)
         stamp = jax.jit(functools.partial(_host.stamp, policy=scaler.policy))
         for step in range(6):
@@ -191,10 +192,10 @@ def test_the_host_refuses_the_reports_that_the_core_refuses(fields):
 def test_merged_reports_of_ranks_have_the_bits_of_the_core():
     """Who overflowed, who failed, and whether all agree; of sums, exact ones."""
     rng = random.Random(13)
-    refused, merge = 0, jax.jit(_host.merge)
+    refused, merges = 0, [jax.jit(functools.partial(_host.merge, addends=addends)) for addends in (False, True)]
     for _ in range(200):
-        reports = []
-        for rank in range(rng.randrange(1, 5)):
+        reports, addends = [], rng.randrange(2)
+        for rank in range(rng.randrange(5)):
             kind, measured = rng.choice([ReportKind.TENSORS, ReportKind.MERGED]), rng.choice([7, 7, 1, 6])
             report = Report(kind=kind, measured=measured, sum_squares=rng.randrange(1 << 20))
             report.elements = rng.randrange(1 << 40)
@@ -207,10 +208,10 @@ def test_merged_reports_of_ranks_have_the_bits_of_the_core():
             report.digest = rng.choice([0, 5, 5, 5, 5 << 40 if rng.random() < 0.3 else 5])
             report.status_rank_plus_1 = report.first_rank_plus_1 = rng.choice([0, rank + 1])
             reports.append(report)
-        rows = np.stack([np.frombuffer(bytes(report), np.uint32) for report in reports])
-        found, merged = Report.from_buffer_copy(np.asarray(merge(jnp.asarray(rows))).tobytes()), Report()
+        rows = np.frombuffer(b"".join(map(bytes, reports)), np.uint32).reshape(len(reports), -1 if reports else REPORT)
+        found, merged = Report.from_buffer_copy(np.asarray(merges[addends](jnp.asarray(rows))).tobytes()), Report()
         try:
-            core.gsc_report_merge(None, rows.tobytes(), 0, None, merged)
+            core.gsc_report_merge(None, rows.tobytes(), addends, None, merged)
         except core.Error as error:
             refused += 1
             assert (found.status, found.overflow) == (error.status, 1) == (Status.ERROR_MISMATCH, 1)

@@ -186,18 +186,6 @@ def test_clipping_in_the_same_call_is_check_clip_and_unscale(run):
         same(three, array)
 
 
-@pytest.mark.parametrize("preset", ["recommended", "torch", "megatron", "guard"])
-def test_updates_have_the_bits_of_the_library(run, preset):
-    scaler = gradscaler.Scaler(preset, growth_interval=2) if preset != "guard" else gradscaler.Scaler(preset)
-    update = run(functools.partial(_xla.update, "cpu", policy=scaler.policy))
-    state = words(scaler.state)
-    for overflow in [0, 0, 1, 0, 1, 1, 0, 0, 0, 0, 0]:
-        report = scaler.measure([np.array([np.inf if overflow else 1.0], np.float32)])
-        state = update(state, words(report))
-        scaler.update(report)
-        same_words(state, scaler.state)
-
-
 @pytest.mark.parametrize("addends", [False, True])
 def test_reports_are_merged_in_the_order_of_their_rows(run, addends):
     scaler = gradscaler.Scaler()
@@ -258,25 +246,6 @@ def test_what_was_not_donated_is_left_alone(run):
     unscale = run(lambda leaf, factor: _xla.tensors("cpu", "unscale", [leaf], factor).leaves[0])
     assert not np.array_equal(unscale(leaf, words(gradscaler.Scaler().factor)), array)
     same(leaf, array)
-
-
-def test_nothing_is_compiled_anew_when_the_scale_moves():
-    scaler = gradscaler.Scaler("torch", growth_interval=1)
-    compiled = []
-    jax.monitoring.register_event_duration_secs_listener(lambda event, *_, **__: compiled.append(event))
-
-    @jax.jit
-    def step(leaves, state):
-        return _xla.tensors("cpu", "measure", leaves, None, policy=scaler.policy, state=state).state
-
-    (leaf,), state = on_device([good("float32", 10)]), words(scaler.state)
-    state = step([leaf], state)
-    first = len(compiled)
-    for _ in range(8):
-        state = step([leaf], state)
-    assert compiled[first:] == []
-    assert gradscaler.State.from_buffer_copy(np.asarray(state)).total_growths == 9
-    assert any("backend_compile" in event for event in compiled)  # else it was not seen
 
 
 def test_a_training_step_copies_no_gradient_and_calls_nothing_in_python():

@@ -3,9 +3,4 @@
 
 import torch
 
-
-def pytest_addoption(parser):
-    parser.addoption("--long", action="store_true", help="take the longer forms of the tests")
-
-
 torch.set_num_threads(1)

@@ -6,32 +6,19 @@ about our calls, not about torch's own on a device. Where the driver is another,
 `ci/test torch` puts the stand-in where the driver is looked for.
 """
 
-import ctypes
 import itertools
 import random
 
 import pytest
 import torch
+from support import move, standin
 
 from gradscaler import Guard, Policy, Want, _cuda
 from gradscaler import _gradscaler as c
 from gradscaler.torch import GradScaler, StallError, _device
 
-
-def standin():
-    """The stand-in, if it is what the library has loaded."""
-    try:
-        library = ctypes.CDLL("libcuda.so.1")
-        library.standin_devices(2)
-    except (OSError, AttributeError):
-        return None
-    return library
-
-
 DRIVER = standin()
 pytestmark = pytest.mark.skipif(DRIVER is None, reason="no stand-in for the driver: ci/test torch")
-pointer = ctypes.pythonapi.PyCapsule_GetPointer
-pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
 
 
 class OnDevice:
@@ -44,9 +31,7 @@ class OnDevice:
         return (2, 0)
 
     def __dlpack__(self, **_):
-        capsule = self.tensor.detach().__dlpack__(max_version=(1, 0))
-        (ctypes.c_int32 * 2).from_address(pointer(capsule, b"dltensor_versioned") + 40)[:] = (2, 0)
-        return capsule
+        return move(self.tensor.detach().__dlpack__(max_version=(1, 0)), self.__dlpack_device__())
 
 
 def wait():

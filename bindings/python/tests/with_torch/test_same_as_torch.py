@@ -130,10 +130,11 @@ class World:
     def do(self, call):
         """What a call gave: ("returned", value) or ("raised", type, message)."""
         name, *args = call
+        method = getattr(self, name)
         try:
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
-                value = getattr(self, name)(*args)
+                value = method(*args)
             return "returned", plain(value), sorted({w.category.__name__ for w in caught})
         except Exception as error:
             if name == "step" and hasattr(self.optimizers[args[0]], "grad_scale"):
@@ -270,7 +271,7 @@ class World:
         else:
             self.scaler._scale = torch.tensor(value)
 
-    def measure(self, i):
+    def check(self, i):
         return list(self.scaler._check_inf_per_device(self.optimizers[i]).values())
 
     def found(self, i):

@@ -7,7 +7,6 @@ of them, so that torch's class is held to that, too; that both give the same is 
 
 import contextlib
 import copy
-import io
 import pickle
 import threading
 import warnings
@@ -105,20 +104,6 @@ def parameters_of_a_subclass(kind):
 
 
 @use
-def gradients_of_a_tensor_subclass(kind):
-    class Tagged(torch.Tensor):
-        pass
-
-    parameter = nn.Parameter(torch.ones(3))
-    optimizer, scaler = torch.optim.SGD([parameter], lr=0.5), kind("cpu", 4.0)
-    scaler.scale(torch.ones(1))
-    parameter.grad = torch.full((3,), 8.0).as_subclass(Tagged)
-    scaler.step(optimizer)
-    assert parameter.tolist() == [0.0, 0.0, 0.0]
-    return [parameter.detach(), type(parameter.grad).__name__]
-
-
-@use
 def tied_weights(kind):
     model = network(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4))
     model[2].weight = model[0].weight
@@ -134,13 +119,6 @@ def checkpointed_activations(kind):
             return checkpoint(model, batch().requires_grad_(), use_reentrant=False).float().square().mean()
 
     return train(kind("cpu"), model, torch.optim.SGD(model.parameters(), lr=0.1), loss_of=loss_of)
-
-
-@use
-def bfloat16_parameters(kind):
-    model = network().bfloat16()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    return train(kind("cpu"), model, optimizer, loss_of=lambda m: m(batch().bfloat16()).float().square().mean())
 
 
 @use
@@ -176,16 +154,6 @@ def a_parameter_of_two_optimizers(kind):
     scaler.step(first)
     scaler.update()
     return [parameter.detach(), scaler.get_scale()]
-
-
-@use
-def closures(kind):
-    model = network()
-    optimizer, scaler = torch.optim.SGD(model.parameters(), lr=0.1), kind("cpu")
-    scaler.scale(loss_of(model)).backward()
-    refused = raised(scaler.step, optimizer, closure=lambda: 3.0)
-    assert refused[0] == "RuntimeError"
-    return [*refused, scaler.step(optimizer, lambda: 3.0), scaler.step(torch.optim.SGD(model.parameters()), None)]
 
 
 @use
@@ -361,33 +329,6 @@ def used(kind):
 
 
 @use
-def a_checkpoint_file_without_code(kind):
-    """torch.load's default refuses all but plain values and tensors."""
-    file = io.BytesIO()
-    scaler = used(kind)
-    torch.save({"scaler": scaler.state_dict(), "step": 3}, file)
-    file.seek(0)
-    loaded = torch.load(file, weights_only=True)["scaler"]
-    assert loaded == scaler.state_dict()
-    resumed = kind("cpu")
-    resumed.load_state_dict(loaded)
-    assert resumed.state_dict() == scaler.state_dict()
-    return [sorted(loaded.items()), [type(value).__name__ for value in loaded.values()]]
-
-
-@use
-def checkpoints_of_the_other_class(kind):
-    (other,) = (each for each in KINDS if each is not kind)
-    scaler = kind("cpu")
-    scaler.load_state_dict(used(other).state_dict())
-    back = other("cpu")
-    back.load_state_dict(scaler.state_dict())
-    assert back.state_dict() == scaler.state_dict() == used(other).state_dict()
-    model = network()
-    return train(scaler, model, torch.optim.SGD(model.parameters(), lr=0.1))
-
-
-@use
 def copies(kind):
     """They have the scale and the count, go on alike, and share nothing."""
     seen = []
@@ -434,24 +375,6 @@ def a_subclass_of_ones_own(kind):
     train(Logging(log), model, torch.optim.SGD(model.parameters(), lr=0.1))
     assert log == [2.0**12, 2.0**11, 2.0**11]
     return log
-
-
-@use
-def a_subclass_that_unscales_float16(kind):
-    """As programs do that train in float16 alone: they override what torch's unscale_ calls."""
-
-    class Float16(kind):
-        def _unscale_grads_(self, optimizer, inv_scale, found_inf, allow_fp16):
-            return super()._unscale_grads_(optimizer, inv_scale, found_inf, True)
-
-    parameter, scaler = nn.Parameter(torch.ones(2, dtype=torch.float16)), Float16("cpu", 4.0)
-    optimizer = torch.optim.SGD([parameter], lr=0.5)
-    scaler.scale(parameter.float().sum()).backward()
-    scaler.unscale_(optimizer)
-    assert parameter.grad.tolist() == [1.0, 1.0]
-    scaler.step(optimizer)
-    scaler.update()
-    return [parameter.detach(), scaler.get_scale()]
 
 
 @use

@@ -239,7 +239,8 @@ pub const GSC_FEATURE_CUDA: gsc_feature = gsc_feature(1);
 // ---- Policy: the rules --------------------------------------------------------------------------
 
 newtype! {
-    /// growth_rule: when the scale grows. The count is `good_steps` minus growth_extra_steps.
+    /// growth_rule: when the scale grows. The count is `good_steps`, with ALL_STEPS
+    /// `steps_since_change`, minus growth_extra_steps.
     #[derive(Eq, Hash)]
     gsc_growth: u32
 }
@@ -258,7 +259,7 @@ pub const GSC_GROWTH_EVERY: gsc_growth = gsc_growth(2);
 pub const GSC_GROWTH_ALL_STEPS: gsc_growth = gsc_growth(3);
 
 newtype! {
-    /// ceiling_rule, floor_rule: what happens to a change that would reach the limit.
+    /// ceiling_rule, floor_rule: what happens to a change that would reach or pass the limit.
     #[derive(Eq, Hash)]
     gsc_limit_rule: u32
 }
@@ -909,7 +910,8 @@ pub struct gsc_state {
     pub log2_zero_weight: f64,
     /// weight of the initial zero in log2_slow_mean
     pub log2_slow_zero_weight: f64,
-    /// good steps since the last overflow or growth; with GSC_GROWTH_EVERY since the last overflow
+    /// good steps since the last overflow or growth, also one that max_scale limited; with
+    /// GSC_GROWTH_EVERY since the last overflow
     pub good_steps: i64,
     /// all steps since the scale changed
     pub steps_since_change: i64,
@@ -1237,7 +1239,7 @@ impl Default for gsc_note {
     }
 }
 
-// ---- What a scaler did: for logs and for people -------------------------------------------------
+// ---- Metrics and diagnosis ----------------------------------------------------------------------
 
 newtype! {
     /// Metrics of gsc_state_metrics, in this order; the keys are these names in lower case. Later

@@ -56,34 +56,24 @@ macro_rules! integers {
 
 integers! { i8 i16 i32 i64 u8 u16 u32 u64 usize }
 
-impl From<f64> for Value {
-    fn from(number: f64) -> Self {
-        Self::Number(number)
-    }
+macro_rules! values {
+    ($($kind:ty => $variant:ident;)*) => {
+        $(
+            impl From<$kind> for Value {
+                fn from(value: $kind) -> Self {
+                    Self::$variant(value.into())
+                }
+            }
+        )*
+    };
 }
 
-impl From<f32> for Value {
-    fn from(number: f32) -> Self {
-        Self::Number(number.into())
-    }
-}
-
-impl From<bool> for Value {
-    fn from(truth: bool) -> Self {
-        Self::Boolean(truth)
-    }
-}
-
-impl From<&str> for Value {
-    fn from(text: &str) -> Self {
-        Self::Text(text.into())
-    }
-}
-
-impl From<String> for Value {
-    fn from(text: String) -> Self {
-        Self::Text(text)
-    }
+values! {
+    f64 => Number;
+    f32 => Number;
+    bool => Boolean;
+    &str => Text;
+    String => Text;
 }
 
 impl<T: Into<Self>> From<Option<T>> for Value {
@@ -204,6 +194,7 @@ impl Scaler {
                 && names.iter().any(|saved| saved == stem(name))
         })?;
         let format = CFormat::of(format)?;
+        let [name, prefix] = format.pointers();
         let (mut policy, mut state) = (self.policy().0, sys::gsc_state::default());
         let notes = entries.read(|list, n, notes, capacity, count, err| {
             let from: *const _ = &self.policy().0;
@@ -211,8 +202,8 @@ impl Scaler {
             // set, and a state.
             unsafe {
                 sys::gsc_state_import(
-                    format.name(),
-                    format.prefix(),
+                    name,
+                    prefix,
                     list,
                     n,
                     from,
@@ -246,6 +237,7 @@ impl Scaler {
     /// [`Status::FORMAT`]: no format has this name.
     pub fn export<'a>(&self, format: impl Into<Format<'a>>) -> Result<(Checkpoint, Vec<Note>)> {
         let format = CFormat::of(format.into())?;
+        let [name, prefix] = format.pointers();
         let mut list = Vec::<sys::gsc_entry>::new();
         let notes = Entries::default().read(|_, _, notes, capacity, count, err| {
             let (policy, state) = (&self.policy().0, &self.state().0);
@@ -256,17 +248,7 @@ impl Scaler {
             // SAFETY: strings or NULL, a policy, a state, and as many entries and notes as are told.
             let status = unsafe {
                 sys::gsc_state_export(
-                    format.name(),
-                    format.prefix(),
-                    policy,
-                    state,
-                    entries,
-                    room,
-                    &mut n,
-                    notes,
-                    capacity,
-                    count,
-                    err,
+                    name, prefix, policy, state, entries, room, &mut n, notes, capacity, count, err,
                 )
             };
             list.resize(n as usize, sys::gsc_entry::default());
@@ -324,12 +306,13 @@ fn read_settings<K: AsRef<str>, V: Into<Value>>(
 ) -> Result<(PolicyBuilder, Vec<Note>)> {
     let settings = Entries::of(settings, |parent, _| parent == format.prefix.unwrap_or(""))?;
     let (format, mut policy) = (CFormat::of(format)?, sys::GSC_POLICY_INIT);
+    let [name, prefix] = format.pointers();
     let notes = settings.read(|list, n, notes, capacity, count, err| {
         // SAFETY: strings or NULL, as many entries and notes as are told, policies with their size set.
         unsafe {
             sys::gsc_policy_import(
-                format.name(),
-                format.prefix(),
+                name,
+                prefix,
                 list,
                 n,
                 from,
@@ -344,30 +327,26 @@ fn read_settings<K: AsRef<str>, V: Into<Value>>(
     Ok((PolicyBuilder(policy), notes))
 }
 
-/// A format as C strings.
-struct CFormat(Option<CString>, Option<CString>);
+/// The name and the prefix of a format as C strings.
+struct CFormat([Option<CString>; 2]);
 
 impl CFormat {
     fn of(format: Format<'_>) -> Result<Self> {
         let string = |text: Option<&str>, name| {
-            text.map(CString::new)
-                .transpose()
-                .map_err(|_| Error::new(Status::FORMAT, name, "holds a NUL".into()))
+            let string = text.map(CString::new).transpose();
+            string.map_err(|_| Error::new(Status::FORMAT, name, "holds a NUL".into()))
         };
-        Ok(Self(
+        Ok(Self([
             string(format.name, "format")?,
             string(format.prefix, "prefix")?,
-        ))
+        ]))
     }
 
-    fn name(&self) -> *const c_char {
-        self.0.as_ref().map_or(ptr::null(), |name| name.as_ptr())
-    }
-
-    fn prefix(&self) -> *const c_char {
-        self.1
-            .as_ref()
-            .map_or(ptr::null(), |prefix| prefix.as_ptr())
+    /// The name and the prefix, NULL for none.
+    fn pointers(&self) -> [*const c_char; 2] {
+        let pointer =
+            |string: &Option<CString>| string.as_ref().map_or(ptr::null(), |it| it.as_ptr());
+        [pointer(&self.0[0]), pointer(&self.0[1])]
     }
 }
 

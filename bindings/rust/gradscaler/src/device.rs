@@ -9,7 +9,8 @@ use std::slice;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::error::{check, Error, Result};
-use crate::memory::{Arguments, Calls, FactorIn, UNSCALE_ONLY};
+use crate::memory::{Arguments, Calls};
+use crate::operations::{FactorIn, UNSCALE_ONLY};
 use crate::tensor::sealed::Sealed;
 use crate::threads::Context;
 use crate::{

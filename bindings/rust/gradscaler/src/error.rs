@@ -115,17 +115,13 @@ impl Error {
         let rest = message
             .get(raw.subject_length as usize..)
             .map(str::to_string);
-        Self(Box::new(Details {
-            status: Status::of(raw.status),
-            name: text(&raw.name),
-            index: usize::try_from(raw.index).ok(),
-            field: text(&raw.field),
-            value: number(raw.value),
-            low: number(raw.low),
-            high: number(raw.high),
-            message: rest.unwrap_or(message),
-            follows_place: raw.subject_length > 0,
-        }))
+        let status = Status::of(raw.status);
+        let mut error = Self::new(status, &text(&raw.name), rest.unwrap_or(message));
+        error.0.index = usize::try_from(raw.index).ok();
+        error.0.field = text(&raw.field);
+        [error.0.value, error.0.low, error.0.high] = [raw.value, raw.low, raw.high].map(number);
+        error.0.follows_place = raw.subject_length > 0;
+        error
     }
 
     /// Returns the error with the index of an entry.

@@ -4,7 +4,7 @@
 use std::ptr;
 
 use crate::error::{check, Result};
-use crate::memory::{FactorIn, ACCUMULATE, SCALE, UNSCALE};
+use crate::operations::{FactorIn, ACCUMULATE, SCALE, UNSCALE};
 #[cfg(doc)]
 use crate::Status;
 use crate::{sys, Host, Options, Report, State, Tensor, TensorMut};
@@ -55,10 +55,8 @@ impl Factor {
     ///
     /// [`Status::VALUE`]: the scale or its inverse is not finite and above 0.
     pub fn new(scale: f64) -> Result<Self> {
-        let mut out = Self::ONE;
         // SAFETY: the output is a factor.
-        check(|err| unsafe { sys::gsc_factor_init(scale, &mut out.0, err) })?;
-        Ok(out)
+        Self::made(|out, err| unsafe { sys::gsc_factor_init(scale, out, err) })
     }
 
     /// Returns the scale that the loss is multiplied by.
@@ -84,12 +82,10 @@ impl Factor {
     ///
     /// [`Status::FACTOR`], [`Status::VALUE`].
     pub fn multiply(&self, by: f64) -> Result<Self> {
-        let mut out = Self::ONE;
         // SAFETY: two factors.
-        check(|err| unsafe {
-            sys::gsc_factor_multiply(ptr::null(), &self.0, by, &mut out.0, err)
-        })?;
-        Ok(out)
+        Self::made(|out, err| unsafe {
+            sys::gsc_factor_multiply(ptr::null(), &self.0, by, out, err)
+        })
     }
 
     /// Returns a factor that unscales and clips to a global norm in one pass: this one with its inverse
@@ -116,173 +112,36 @@ impl Factor {
     ///
     /// [`Status::FACTOR`].
     pub fn clip_outlier(&self, state: &State) -> Result<Self> {
-        let mut out = Self::ONE;
         // SAFETY: two factors and a state.
-        check(|err| unsafe {
-            sys::gsc_factor_clip_outlier(ptr::null(), &self.0, &state.0, &mut out.0, err)
-        })?;
-        Ok(out)
+        Self::made(|out, err| unsafe {
+            sys::gsc_factor_clip_outlier(ptr::null(), &self.0, &state.0, out, err)
+        })
     }
 
     pub(crate) fn clipped(factor: Option<&Self>, report: &Report, max_norm: f64) -> Result<Self> {
-        let mut out = Self::ONE;
         let factor = factor.map_or(ptr::null(), |factor| &factor.0);
         // SAFETY: a report and two factors; the one that is read may be NULL.
-        check(|err| unsafe {
-            sys::gsc_factor_clip_grad_norm(
-                ptr::null(),
-                factor,
-                &report.0,
-                max_norm,
-                &mut out.0,
-                err,
-            )
-        })?;
-        Ok(out)
+        Self::made(|out, err| unsafe {
+            sys::gsc_factor_clip_grad_norm(ptr::null(), factor, &report.0, max_norm, out, err)
+        })
     }
 
-    /// Multiplies tensors by the scale, in place.
-    ///
-    /// `options` is a [`Want`](crate::Want), or [`Options`]. It makes no report: unscaling finds the
-    /// overflows of the gradients.
-    ///
-    /// # Errors
-    ///
-    /// [`Status::FACTOR`]: the scale is 0, infinite or not a number; [`Status::VALUE`]: a field of
-    /// the options is out of range.
-    pub fn scale<'a>(
-        &self,
-        tensors: &mut [TensorMut<'_>],
-        options: impl Into<Options<'a>>,
-    ) -> Result<()> {
-        let report = self.calls().in_place(SCALE, tensors, options.into());
-        report.map(drop)
-    }
+    operations! { Host, Report }
 
-    /// Multiplies tensors by the scale into other slices, which can have other dtypes.
-    ///
-    /// # Errors
-    ///
-    /// [`Status::COUNT`]: the lists or a pair of entries differ in length; otherwise as
-    /// [`scale`](Self::scale).
-    pub fn scale_into<'a>(
-        &self,
-        tensors: &[Tensor<'_>],
-        out: &mut [TensorMut<'_>],
-        options: impl Into<Options<'a>>,
-    ) -> Result<()> {
-        let report = self
-            .calls()
-            .out_of_place(SCALE, tensors, out, options.into());
-        report.map(drop)
-    }
-
-    /// Divides gradients by the scale in place, checks them and reports, in one pass.
-    ///
-    /// All elements are written, also after an overflow. Unscale half-precision gradients
-    /// [into](Self::unscale_into) f32, so that small values survive.
-    ///
-    /// `options` is a [`Want`](crate::Want), or [`Options`].
-    ///
-    /// # Errors
-    ///
-    /// [`Status::FACTOR`]: the scale is 0, infinite or not a number; [`Status::VALUE`]: a field of
-    /// the options is out of range.
-    pub fn unscale<'a>(
-        &self,
-        tensors: &mut [TensorMut<'_>],
-        options: impl Into<Options<'a>>,
-    ) -> Result<Report> {
-        self.calls().in_place(UNSCALE, tensors, options.into())
-    }
-
-    /// Divides gradients by the scale into other slices, which can have other dtypes, checks them and
-    /// reports, in one pass.
-    ///
-    /// With [`Factor::ONE`] and [`Options::clamp`] it is a cast that saturates:
-    ///
-    /// ```
-    /// use gradscaler::{Factor, Options, Tensor, TensorMut, F8E4M3FN};
-    ///
-    /// let (wide, mut narrow) = ([1000f32, -0.5], [F8E4M3FN(0); 2]);
-    /// let (tensors, mut out) = ([Tensor::new(&wide)], [TensorMut::new(&mut narrow)]);
-    /// let report = Factor::ONE.unscale_into(&tensors, &mut out, Options::default().clamp(448.0))?;
-    /// assert_eq!((narrow, report.clamped()), ([F8E4M3FN(0x7e), F8E4M3FN(0xb0)], 1));
-    /// # Ok::<(), gradscaler::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// [`Status::COUNT`]: the lists or a pair of entries differ in length; [`Status::DTYPE`]: one entry of
-    /// a pair is complex and the other is not; otherwise as [`unscale`](Self::unscale).
-    pub fn unscale_into<'a>(
-        &self,
-        tensors: &[Tensor<'_>],
-        out: &mut [TensorMut<'_>],
-        options: impl Into<Options<'a>>,
-    ) -> Result<Report> {
-        self.calls()
-            .out_of_place(UNSCALE, tensors, out, options.into())
-    }
-
-    /// Adds gradients of a micro-batch, divided by the scale, to `out`, and reports on these gradients.
-    ///
-    /// If one of them is Inf or NaN, nothing is added; the other micro-batches still count. Sums are made
-    /// in f32, or in f64 if the gradients or `out` are f64, then rounded. To check that the sums are
-    /// finite, [`measure`](Self::measure) them by [`Factor::ONE`]. The gradients are read twice.
-    ///
-    /// ```
-    /// use gradscaler::{Factor, Options, Scaler, Tensor, TensorMut, Want};
-    ///
-    /// let mut scaler = Scaler::preset("recommended")?;
-    /// let (scale, mut sum) = (scaler.loss_scale() as f32, [0f32; 2]);
-    /// let (mut added, mut dropped) = (0, None);
-    /// for scaled in [[scale, 3.0 * scale], [f32::INFINITY, 0.0], [3.0 * scale, scale]] {
-    ///     let out = &mut [TensorMut::new(&mut sum)];
-    ///     let report = scaler.unscale_accumulate(&[Tensor::new(&scaled)], out, Want::NONE)?;
-    ///     if report.overflow() {
-    ///         dropped = Some(report);
-    ///     } else {
-    ///         added += 1;
-    ///     }
-    /// }
-    /// // The policy judges the mean of the added micro-batches; a dropped one lowers the scale.
-    /// let mean = Factor::new(f64::from(added))?;
-    /// let judged = Options::new(Want::NORM).policy(scaler.policy());
-    /// let report = mean.unscale(&mut [TensorMut::new(&mut sum)], judged)?;
-    /// assert_eq!((sum, report.overflow()), ([2.0, 2.0], false)); // the optimizer's step
-    /// scaler.update(&dropped.unwrap_or(report))?;
-    /// # Ok::<(), gradscaler::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// [`Status::VALUE`]: the options clamp; otherwise as [`unscale_into`](Self::unscale_into).
-    pub fn unscale_accumulate<'a>(
-        &self,
-        tensors: &[Tensor<'_>],
-        out: &mut [TensorMut<'_>],
-        options: impl Into<Options<'a>>,
-    ) -> Result<Report> {
-        self.calls()
-            .out_of_place(ACCUMULATE, tensors, out, options.into())
-    }
-
-    /// Returns the report of [`unscale`](Self::unscale) in place, but writes nothing.
-    ///
-    /// # Errors
-    ///
-    /// [`Status::VALUE`]: the options clamp; [`Status::FACTOR`].
-    pub fn measure<'a>(
-        &self,
-        tensors: &[Tensor<'_>],
-        options: impl Into<Options<'a>>,
-    ) -> Result<Report> {
-        self.calls().measure(tensors, options.into())
-    }
-
-    fn calls(&self) -> FactorIn<'_, Host> {
+    fn calls(&self) -> Result<FactorIn<'_, Host>> {
         // SAFETY: a factor on the host, which is borrowed.
-        unsafe { FactorIn::new(&Host, &self.0) }
+        Ok(unsafe { FactorIn::new(&Host, &self.0) })
+    }
+
+    fn judged<'a>(&self, options: Options<'a>) -> Options<'a> {
+        options
+    }
+
+    fn made(
+        call: impl FnOnce(*mut sys::gsc_factor, *mut sys::gsc_error) -> sys::gsc_status,
+    ) -> Result<Self> {
+        let mut out = Self::ONE;
+        check(|err| call(&mut out.0, err))?;
+        Ok(out)
     }
 }

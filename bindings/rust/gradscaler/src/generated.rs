@@ -60,7 +60,8 @@ choice! {
 }
 
 choice! {
-    /// `growth_rule`: when the scale grows. The count is `good_steps` minus growth_extra_steps.
+    /// `growth_rule`: when the scale grows. The count is `good_steps`, with ALL_STEPS
+    /// `steps_since_change`, minus growth_extra_steps.
     Growth: sys::gsc_growth(u32) {
         /// At the interval or past it.
         REACHED = sys::GSC_GROWTH_REACHED;
@@ -75,7 +76,7 @@ choice! {
 }
 
 choice! {
-    /// `ceiling_rule`, floor_rule: what happens to a change that would reach the limit.
+    /// `ceiling_rule`, floor_rule: what happens to a change that would reach or pass the limit.
     LimitRule: sys::gsc_limit_rule(u32) {
         /// The scale becomes the limit.
         CLAMP = sys::GSC_LIMIT_CLAMP;

@@ -43,6 +43,8 @@ use gradscaler_sys as sys;
 
 #[macro_use]
 mod macros;
+#[macro_use]
+mod operations;
 
 mod checkpoint;
 mod device;

@@ -54,19 +54,16 @@ macro_rules! constants {
             }
         }
 
-        impl crate::policy::Number for sys::$raw {
-            fn from_value(value: &crate::Value) -> Option<Self> {
-                crate::policy::Number::from_value(value).map(Self)
-            }
-        }
-
         impl crate::policy::Field for $name {
             fn value(self) -> crate::Value {
                 crate::Value::Text(format!("{self:?}"))
             }
 
-            fn from_name(text: &str) -> Option<Self> {
-                Self::of_names(text)
+            fn held(value: &crate::Value) -> Option<Self> {
+                match value {
+                    crate::Value::Text(text) => Self::of_names(text),
+                    number => crate::policy::Field::held(number).map(Self),
+                }
             }
 
             fn names() -> Vec<&'static str> {
@@ -198,10 +195,9 @@ macro_rules! fields {
             /// Sets a field by name; `None`: no field has this name, or it cannot have this value.
             pub(crate) fn set_by_name(&mut self, name: &str, value: &crate::Value) -> Option<()> {
                 match name {
-                    $(stringify!($field) => self.0.$field = match value {
-                        crate::Value::Text(text) => crate::macros::Raw::c(<$kind as crate::policy::Field>::from_name(text)?),
-                        number => crate::policy::Number::from_value(number)?,
-                    },)*
+                    $(stringify!($field) => {
+                        self.0.$field = crate::macros::Raw::c(<$kind as crate::policy::Field>::held(value)?)
+                    })*
                     _ => return None,
                 }
                 Some(())
@@ -238,19 +234,6 @@ macro_rules! fields {
             pub fn fields(&self) -> impl Iterator<Item = (&'static str, crate::Value)> {
                 let fields = [$((stringify!($field), crate::policy::Field::value(self.$field()))),*];
                 fields.into_iter()
-            }
-
-            /// Returns the name of a rule; `None` if the field takes a number.
-            pub(crate) fn rule_named(field: &str, value: f64) -> Option<String> {
-                let mut policy = PolicyBuilder(sys::GSC_POLICY_INIT);
-                policy.set_by_name(field, &value.into())?;
-                let policy = Self(policy.0);
-                let name = match field {
-                    $(stringify!($field) => format!("{:?}", policy.$field()),)*
-                    _ => return None,
-                };
-                let is_rule = name.starts_with(|first: char| first.is_ascii_uppercase());
-                (is_rule && value.is_finite()).then_some(name)
             }
 
             $(

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
-//! The memories that a scaler and its tensors can be in, and the calls on lists of tensors.
+//! The memories that a scaler and its tensors can be in.
 
 use std::fmt::Debug;
 use std::ptr;
 
-use crate::error::{check, Error, Result};
-use crate::{sys, Event, Histogram, Options, Report, State, Status, Tensor, TensorMut, Threads};
+use crate::error::{check, Result};
+use crate::{sys, Event, Histogram, Options, Report, State, Tensor, Threads};
 
 /// A memory that a [`Scaler`](crate::Scaler) and its tensors can be in: [`Host`] or
 /// [`Device`](crate::Device). The trait is sealed.
@@ -153,100 +153,5 @@ impl Calls for Host {
             reports.clear(); // a call that failed makes none
         }
         result.map(|()| report)
-    }
-}
-
-/// The type of the functions that write to tensors.
-type WritingFunction = unsafe extern "C" fn(
-    *const sys::gsc_exec,
-    *const sys::gsc_factor,
-    *const sys::gsc_tensor,
-    *const sys::gsc_tensor,
-    u64,
-    *const sys::gsc_tensor_options,
-    *mut sys::gsc_report,
-    *mut sys::gsc_error,
-) -> sys::gsc_status;
-
-/// A function that writes to tensors; true if it makes a report.
-pub(crate) struct Write(WritingFunction, bool);
-
-pub(crate) const SCALE: Write = Write(sys::gsc_scale, false);
-pub(crate) const UNSCALE: Write = Write(sys::gsc_unscale, true);
-pub(crate) const UNSCALE_ONLY: Write = Write(sys::gsc_unscale, false);
-pub(crate) const ACCUMULATE: Write = Write(sys::gsc_unscale_accumulate, true);
-
-/// A factor in a memory, for calls on tensors there.
-pub(crate) struct FactorIn<'a, M: Memory> {
-    handle: &'a M::Handle,
-    factor: *const sys::gsc_factor,
-}
-
-impl<'a, M: Memory> FactorIn<'a, M> {
-    /// # Safety
-    ///
-    /// The factor is in this memory and lives for 'a.
-    pub(crate) unsafe fn new(handle: &'a M::Handle, factor: *const sys::gsc_factor) -> Self {
-        Self { handle, factor }
-    }
-
-    pub(crate) fn in_place(
-        self,
-        write: Write,
-        tensors: &mut [TensorMut<'_, M>],
-        options: Options<'_, M>,
-    ) -> Result<M::Report> {
-        let list = TensorMut::as_inputs(tensors);
-        self.write(write, list, list, options)
-    }
-
-    pub(crate) fn out_of_place(
-        self,
-        write: Write,
-        tensors: &[Tensor<'_, M>],
-        out: &mut [TensorMut<'_, M>],
-        options: Options<'_, M>,
-    ) -> Result<M::Report> {
-        let (n, outputs) = (tensors.len(), out.len());
-        if n != outputs {
-            let message = format!("has {outputs} entries, and tensors {n}: there must be as many");
-            return Err(Error::new(Status::COUNT, "out", message));
-        }
-        self.write(write, tensors, TensorMut::as_inputs(out), options)
-    }
-
-    /// Writes to memory that is borrowed mutably in `out`.
-    fn write(
-        self,
-        Write(function, has_report): Write,
-        tensors: &[Tensor<'_, M>],
-        out: &[Tensor<'_, M>],
-        options: Options<'_, M>,
-    ) -> Result<M::Report> {
-        let call = |a: &Arguments, err| {
-            let report = if has_report {
-                a.report
-            } else {
-                ptr::null_mut()
-            };
-            let (exec, factor, options) = (&a.exec, self.factor, &a.options);
-            // SAFETY: n tensors and n outputs. The outputs are borrowed mutably, so they overlap nothing else.
-            // The memory that the options point to is as large as n or its type requires.
-            unsafe { function(exec, factor, a.tensors, a.out, a.n, options, report, err) }
-        };
-        M::call(self.handle, tensors, out, options, call)
-    }
-
-    pub(crate) fn measure(
-        self,
-        tensors: &[Tensor<'_, M>],
-        options: Options<'_, M>,
-    ) -> Result<M::Report> {
-        let call = |a: &Arguments, err| {
-            let (exec, factor, options) = (&a.exec, self.factor, &a.options);
-            // SAFETY: n tensors, which are only read; the options as in `write`.
-            unsafe { sys::gsc_measure(exec, factor, a.tensors, a.n, options, a.report, err) }
-        };
-        M::call(self.handle, tensors, tensors, options, call)
     }
 }

@@ -69,7 +69,17 @@ impl<'a, M: Memory> Options<'a, M> {
     /// torch.nn.utils.clip_grad_value_ does; 0: no clamp.
     ///
     /// The report is on the results before the clamp, so it finds overflows. Inf becomes the limit, NaN
-    /// stays.
+    /// stays. So a cast to fp8 saturates:
+    ///
+    /// ```
+    /// use gradscaler::{Factor, Options, Tensor, TensorMut, F8E4M3FN};
+    ///
+    /// let (wide, mut narrow) = ([1000f32, -0.5], [F8E4M3FN(0); 2]);
+    /// let (tensors, mut out) = ([Tensor::new(&wide)], [TensorMut::new(&mut narrow)]);
+    /// let report = Factor::ONE.unscale_into(&tensors, &mut out, Options::default().clamp(448.0))?;
+    /// assert_eq!((narrow, report.clamped()), ([F8E4M3FN(0x7e), F8E4M3FN(0xb0)], 1));
+    /// # Ok::<(), gradscaler::Error>(())
+    /// ```
     pub fn clamp(mut self, limit: f64) -> Self {
         self.clamp = limit;
         self

@@ -60,6 +60,18 @@ impl Policy {
     pub fn to_builder(self) -> PolicyBuilder {
         PolicyBuilder(self.0)
     }
+
+    /// The name of a rule; `None` for a field that is a number.
+    pub(crate) fn rule_named(field: &str, value: f64) -> Option<String> {
+        let mut policy = PolicyBuilder::default();
+        policy.set_by_name(field, &value.into())?;
+        let fields = Self(policy.0);
+        let value = fields.fields().find(|(name, _)| *name == field)?.1;
+        match value {
+            Value::Text(name) => Some(name),
+            _ => None,
+        }
+    }
 }
 
 impl PolicyBuilder {
@@ -125,54 +137,49 @@ impl Default for PolicyBuilder {
 pub(crate) trait Field: Sized {
     fn value(self) -> Value;
 
-    fn from_name(_text: &str) -> Option<Self> {
-        None
-    }
+    /// This number, or the number of this name, if a field of this type holds it.
+    fn held(value: &Value) -> Option<Self>;
 
+    /// The names of all rules; none for a number.
     fn names() -> Vec<&'static str> {
         Vec::new()
     }
 }
 
-impl<T: Into<Value>> Field for T {
-    fn value(self) -> Value {
-        self.into()
-    }
+macro_rules! numbers {
+    ($($kind:ident: $held:expr;)*) => {
+        $(
+            impl Field for $kind {
+                fn value(self) -> Value {
+                    self.into()
+                }
+
+                fn held(value: &Value) -> Option<Self> {
+                    $held(value)
+                }
+            }
+        )*
+    };
 }
 
-/// A number that a field can hold.
-pub(crate) trait Number: Sized {
-    /// Returns the number, if a field of this type can have it.
-    fn from_value(value: &Value) -> Option<Self>;
-}
-
-impl Number for f64 {
-    fn from_value(value: &Value) -> Option<Self> {
-        value.number()
-    }
-}
-
-impl Number for f32 {
-    fn from_value(value: &Value) -> Option<Self> {
-        value.number().map(|number| number as f32)
-    }
+numbers! {
+    f64: Value::number;
+    f32: |value: &Value| Some(value.number()? as f32);
 }
 
 macro_rules! whole_numbers {
     ($($kind:ident)*) => {
-        $(
-            impl Number for $kind {
-                fn from_value(value: &Value) -> Option<Self> {
-                    if let Value::Integer(number) = value {
-                        return Self::try_from(*number).ok();
-                    }
-                    let number = value.number()?;
-                    // As f64, the largest number of 64 bits is rounded up and does not fit.
-                    let fits = $kind::BITS < 64 || number < $kind::MAX as f64;
-                    (fits && number as $kind as f64 == number).then_some(number as $kind)
+        numbers! {
+            $($kind: |value: &Value| {
+                if let Value::Integer(number) = value {
+                    return Self::try_from(*number).ok();
                 }
-            }
-        )*
+                let number = value.number()?;
+                // The largest of 64 bits becomes, as f64, one that does not fit.
+                let fits = $kind::BITS < 64 || number < $kind::MAX as f64;
+                (fits && number as $kind as f64 == number).then_some(number as $kind)
+            };)*
+        }
     };
 }
 

@@ -33,26 +33,28 @@ impl Report {
 
     /// Makes a report from a flag: whether there was an overflow. Nothing else is measured.
     pub fn of(overflow: bool) -> Self {
-        // SAFETY: a report that is written.
-        Self::made(|out| unsafe {
-            sys::gsc_report_from_flag(overflow.into(), out, ptr::null_mut())
-        })
+        // SAFETY: a report that is written; the call refuses nothing.
+        let report =
+            Self::made(|out, err| unsafe { sys::gsc_report_from_flag(overflow.into(), out, err) });
+        report.unwrap_or_default()
     }
 
     /// Makes a report of a number, such as the loss, for a second scaler with a guard; see
     /// [`Scaler::combine_decisions`](crate::Scaler::combine_decisions). The number counts with its sign;
     /// Inf, NaN and magnitudes above 2^500 are an overflow. The report cannot be merged.
     pub fn number(number: f64) -> Self {
-        // SAFETY: a report that is written.
-        Self::made(|out| unsafe { sys::gsc_report_from_number(number, out, ptr::null_mut()) })
+        // SAFETY: a report that is written; the call refuses nothing.
+        let report =
+            Self::made(|out, err| unsafe { sys::gsc_report_from_number(number, out, err) });
+        report.unwrap_or_default()
     }
 
-    /// Makes a report by a call that has no errors.
-    fn made(call: impl FnOnce(*mut sys::gsc_report) -> sys::gsc_status) -> Self {
+    pub(crate) fn made(
+        call: impl FnOnce(*mut sys::gsc_report, *mut sys::gsc_error) -> sys::gsc_status,
+    ) -> Result<Self> {
         let mut out = Self::default();
-        let status = call(&mut out.0);
-        debug_assert_eq!(Status::of(status), Status::OK);
-        out
+        check(|err| call(&mut out.0, err))?;
+        Ok(out)
     }
 
     /// Makes the report of a rank that got an error: when it is merged with other ranks' reports, no rank
@@ -203,14 +205,12 @@ impl Report {
     /// [`Status::REPORT`]: the policy needs a norm or amax that a report lacks, and no report has an
     /// overflow; [`Status::VALUE`]: no such kind.
     pub fn merge(reports: &[Report], kind: MergeKind, policy: Option<&Policy>) -> Result<Report> {
-        let mut out = Report::default();
         let (list, n) = (reports.as_ptr().cast(), reports.len() as u64);
         let policy = policy.map_or(ptr::null(), |policy| &policy.0);
         // SAFETY: a Report is a gsc_report; n of them, a policy or NULL, and the output.
-        check(|err| unsafe {
-            sys::gsc_report_merge(ptr::null(), list, n, kind.c(), policy, &mut out.0, err)
-        })?;
-        Ok(out)
+        Self::made(|out, err| unsafe {
+            sys::gsc_report_merge(ptr::null(), list, n, kind.c(), policy, out, err)
+        })
     }
 
     /// Returns a factor that clips gradients that are already unscaled: multiply them by its

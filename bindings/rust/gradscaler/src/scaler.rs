@@ -7,7 +7,7 @@ use std::ptr;
 
 use crate::error::{check, text, Result};
 use crate::macros::Raw;
-use crate::memory::{FactorIn, ACCUMULATE, SCALE, UNSCALE};
+use crate::operations::{FactorIn, ACCUMULATE, SCALE, UNSCALE};
 use crate::{sys, Event, Factor, Host, Memory, Options, Policy, Report, Status, Tensor, TensorMut};
 
 /// A scale and its counts, as [`Scaler::state`] gives it: a value without pointers.
@@ -168,6 +168,32 @@ pub struct Counts {
 /// # Ok::<(), gradscaler::Error>(())
 /// ```
 ///
+/// It adds the gradients of micro-batches:
+///
+/// ```
+/// use gradscaler::{Factor, Options, Scaler, Tensor, TensorMut, Want};
+///
+/// let mut scaler = Scaler::preset("recommended")?;
+/// let (scale, mut sum) = (scaler.loss_scale() as f32, [0f32; 2]);
+/// let (mut added, mut dropped) = (0, None);
+/// for scaled in [[scale, 3.0 * scale], [f32::INFINITY, 0.0], [3.0 * scale, scale]] {
+///     let out = &mut [TensorMut::new(&mut sum)];
+///     let report = scaler.unscale_accumulate(&[Tensor::new(&scaled)], out, Want::NONE)?;
+///     if report.overflow() {
+///         dropped = Some(report);
+///     } else {
+///         added += 1;
+///     }
+/// }
+/// // The policy judges the mean of the added micro-batches; a dropped one lowers the scale.
+/// let mean = Factor::new(f64::from(added))?;
+/// let judged = Options::new(Want::NORM).policy(scaler.policy());
+/// let report = mean.unscale(&mut [TensorMut::new(&mut sum)], judged)?;
+/// assert_eq!((sum, report.overflow()), ([2.0, 2.0], false)); // the optimizer's step
+/// scaler.update(&dropped.unwrap_or(report))?;
+/// # Ok::<(), gradscaler::Error>(())
+/// ```
+///
 /// On the host it is a plain value: clone it, compare it. [`to_device`](Self::to_device) makes a scaler
 /// with state and tensors on a [`Device`](crate::Device); it has the same methods.
 ///
@@ -243,79 +269,18 @@ impl<M: Memory> Scaler<M> {
 
     // ---- the step ----
 
-    /// Multiplies tensors by the scale, in place; see [`Factor::scale`].
-    pub fn scale<'a>(
-        &self,
-        tensors: &mut [TensorMut<'_, M>],
-        options: impl Into<Options<'a, M>>,
-    ) -> Result<()> {
-        let report = self.calls()?.in_place(SCALE, tensors, options.into());
-        report.map(drop)
-    }
-
-    /// Multiplies tensors by the scale, into other memory; see [`Factor::scale_into`].
-    pub fn scale_into<'a>(
-        &self,
-        tensors: &[Tensor<'_, M>],
-        out: &mut [TensorMut<'_, M>],
-        options: impl Into<Options<'a, M>>,
-    ) -> Result<()> {
-        let report = self
-            .calls()?
-            .out_of_place(SCALE, tensors, out, options.into());
-        report.map(drop)
-    }
-
-    /// Divides gradients by the scale in place, checks them and reports; see [`Factor::unscale`]. The
-    /// policy decides [`overflow`](Report::overflow).
-    pub fn unscale<'a>(
-        &self,
-        tensors: &mut [TensorMut<'_, M>],
-        options: impl Into<Options<'a, M>>,
-    ) -> Result<M::Report> {
-        let options = options.into().or_policy(&self.policy);
-        self.calls()?.in_place(UNSCALE, tensors, options)
-    }
-
-    /// Divides gradients by the scale into other memory, checks them and reports; see
-    /// [`Factor::unscale_into`]. The policy decides [`overflow`](Report::overflow).
-    pub fn unscale_into<'a>(
-        &self,
-        tensors: &[Tensor<'_, M>],
-        out: &mut [TensorMut<'_, M>],
-        options: impl Into<Options<'a, M>>,
-    ) -> Result<M::Report> {
-        let options = options.into().or_policy(&self.policy);
-        self.calls()?.out_of_place(UNSCALE, tensors, out, options)
-    }
-
-    /// Adds gradients of a micro-batch, divided by the scale, to `out` if all are finite, else adds
-    /// nothing; see [`Factor::unscale_accumulate`]. The policy does not judge a single micro-batch.
-    pub fn unscale_accumulate<'a>(
-        &self,
-        tensors: &[Tensor<'_, M>],
-        out: &mut [TensorMut<'_, M>],
-        options: impl Into<Options<'a, M>>,
-    ) -> Result<M::Report> {
-        self.calls()?
-            .out_of_place(ACCUMULATE, tensors, out, options.into())
-    }
-
-    /// Returns the report of [`unscale`](Self::unscale), but writes nothing.
-    pub fn measure<'a>(
-        &self,
-        tensors: &[Tensor<'_, M>],
-        options: impl Into<Options<'a, M>>,
-    ) -> Result<M::Report> {
-        let options = options.into().or_policy(&self.policy);
-        self.calls()?.measure(tensors, options)
-    }
+    operations! { M, M::Report }
 
     /// Returns the calls by the factor in force, which is the first field of a state.
     fn calls(&self) -> Result<FactorIn<'_, M>> {
         let factor = M::state(&self.memory, "state", &self.state)?.cast();
         // SAFETY: the state is in this memory and borrowed.
         Ok(unsafe { FactorIn::new(&self.memory, factor) })
+    }
+
+    /// Returns options with the scaler's policy, unless they have one.
+    fn judged<'a>(&'a self, options: Options<'a, M>) -> Options<'a, M> {
+        options.or_policy(&self.policy)
     }
 
     /// Moves the scale after an optimizer step, also if the step was skipped because of
@@ -408,13 +373,11 @@ impl Scaler {
     ///
     /// [`Status::VALUE`]: `rank` is `u32::MAX`; [`Status::REPORT`]: no call made the report.
     pub fn set_rank(&self, report: &Report, rank: u32) -> Result<Report> {
-        let mut out = Report::default();
         let (policy, state) = (&self.policy.0, &self.state.0);
         // SAFETY: a report, a policy, a state, and the output.
-        check(|err| unsafe {
-            sys::gsc_report_set_rank(ptr::null(), &report.0, policy, state, rank, &mut out.0, err)
-        })?;
-        Ok(out)
+        Report::made(|out, err| unsafe {
+            sys::gsc_report_set_rank(ptr::null(), &report.0, policy, state, rank, out, err)
+        })
     }
 
     /// Sets the scale, in force at once; the counts do not change.

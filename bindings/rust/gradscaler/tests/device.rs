@@ -8,8 +8,8 @@ use std::os::raw::{c_char, c_int};
 use std::ptr::null_mut;
 
 use gradscaler::{
-    Bf16, Device, DeviceBuffer, Event, Guard, Histogram, Memory, Options, OverflowTest, Plain,
-    Policy, Report, Result, Scaler, Status, Tensor, TensorMut, Want, F16,
+    Bf16, Device, DeviceBuffer, Event, Guard, Histogram, Memory, Options, Plain, Policy, Report,
+    Result, Scaler, Status, Tensor, TensorMut, Want, F16,
 };
 
 fn devices() -> Vec<Device> {
@@ -154,28 +154,6 @@ fn a_micro_batch_that_overflowed_is_left_out() {
             assert_eq!(read(report).overflow(), last.0 == 0x7c00);
         }
         assert_eq!(sums.to_vec().unwrap(), [1.0 / 65536.0; 2]);
-    }
-}
-
-#[test]
-fn the_verdict_is_that_of_the_policy() {
-    let policy = Policy::preset("torch")
-        .unwrap()
-        .overflow_test(OverflowTest::NORM)
-        .init_scale(1.0);
-    let policy = policy.build().unwrap();
-    for device in devices() {
-        let mut scaler = Scaler::new(policy).unwrap().to_device(&device).unwrap();
-        let grad = DeviceBuffer::from_slice(&device, &[3e38f64; 2]).unwrap();
-        let made = scaler.measure(&[grad.tensor()], Want::NONE).unwrap();
-        let report = made.value().unwrap();
-        assert!(
-            report.overflow() && report.first_overflow().is_none(),
-            "{report:?}"
-        );
-        scaler.update(&made).unwrap();
-        let state = scaler.state().value().unwrap();
-        assert!(state.events().contains(Event::SKIPPED));
     }
 }
 
@@ -339,18 +317,6 @@ fn step<M: Memory>(scaler: &mut Scaler<M>, grads: &mut [TensorMut<'_, M>]) -> Re
 }
 
 #[test]
-fn a_program_is_the_same_on_every_memory() {
-    let (mut host, mut grad) = (torch(), [65536f32, f32::NAN]);
-    step(&mut host, &mut [TensorMut::new(&mut grad)]).unwrap();
-    for device in devices() {
-        let mut there = torch().to_device(&device).unwrap();
-        let mut grad = DeviceBuffer::from_slice(&device, &[65536f32, f32::NAN]).unwrap();
-        step(&mut there, &mut [grad.tensor_mut()]).unwrap();
-        assert_eq!(there.to_host().unwrap(), host);
-    }
-}
-
-#[test]
 fn memory_of_another_device_is_refused() {
     let devices = devices();
     for (number, device) in devices.iter().enumerate() {
@@ -415,10 +381,12 @@ fn memory_and_streams_of_others_are_used_as_they_are() {
 }
 
 #[test]
-fn a_scaler_there_can_be_used_by_another_thread() {
+fn threads_share_a_scaler_there_and_one_of_them_steps() {
+    let (mut host, bad) = (torch(), [65536f32, f32::NAN]);
+    step(&mut host, &mut [TensorMut::new(&mut bad.clone())]).unwrap();
     for device in devices() {
         let mut scaler = torch().to_device(&device).unwrap();
-        let mut grad = DeviceBuffer::from_slice(&device, &[65536f32; 100]).unwrap();
+        let mut grad = DeviceBuffer::from_slice(&device, &bad).unwrap();
         std::thread::scope(|scope| {
             let list = [grad.tensor_mut()];
             scope.spawn(|| {
@@ -426,14 +394,7 @@ fn a_scaler_there_can_be_used_by_another_thread() {
                 step(&mut scaler, &mut list).unwrap();
             });
         });
-        assert_eq!(scaler.state().value().unwrap().counts().good_steps, 1);
-        assert_eq!(grad.to_vec().unwrap(), [1.0; 100]);
-    }
-}
-
-#[test]
-fn many_threads_measure_by_one_scaler_there() {
-    for device in devices() {
+        assert_eq!(scaler.to_host().unwrap(), host);
         let scaler = torch().to_device(&device).unwrap();
         std::thread::scope(|scope| {
             for k in 1..=4 {

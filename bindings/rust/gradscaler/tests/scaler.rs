@@ -3,8 +3,9 @@
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use gradscaler::{
-    info, presets, Arithmetic, Counts, Event, Factor, Guard, LimitRule, Options, OverflowReset,
-    OverflowTest, Policy, PolicyBuilder, Quirk, Report, Scaler, Tensor, Want,
+    info, presets, Arithmetic, Counts, Device, DeviceBuffer, Error, Event, Factor, Host, LimitRule,
+    Memory, Options, OverflowReset, OverflowTest, Policy, PolicyBuilder, Report, Scaler, Tensor,
+    TensorMut, Threads, Want,
 };
 
 fn torch(change: impl FnOnce(PolicyBuilder) -> PolicyBuilder) -> Scaler {
@@ -34,52 +35,36 @@ fn the_crate_has_the_version_of_the_library() {
 }
 
 #[test]
-fn setters_and_getters_have_the_same_fields() {
-    let policy = torch(|policy| {
-        policy
-            .growth_interval(7)
-            .arithmetic(Arithmetic::F64)
-            .floor_rule(LimitRule::STOP)
-            .min_scale(2.0)
-            .quirks(Quirk::NONE)
-    });
-    let policy = policy.policy();
-    assert_eq!(
-        (policy.growth_interval(), policy.floor_rule()),
-        (7, LimitRule::STOP)
-    );
-    assert_eq!(policy.to_builder().build().unwrap(), *policy);
-    let by_name = Policy::preset("torch")
-        .unwrap()
-        .set("growth_interval", 7.0)
-        .unwrap();
-    let by_name = by_name
-        .set("floor_rule", 3.0)
-        .unwrap()
-        .set("min_scale", 2.0)
-        .unwrap();
-    assert_eq!(
-        by_name.arithmetic(Arithmetic::F64).build().unwrap(),
-        *policy
-    );
-    // And all of them as values, rules by their names.
-    let several = policy
-        .to_builder()
-        .overflow_reset(OverflowReset::ON_GROWTH | OverflowReset::ON_BACKOFF);
-    let several = several.build().unwrap();
-    let mut again = PolicyBuilder::default();
-    for (name, value) in several.fields() {
-        again = again.set(name, value).unwrap();
+fn fields_have_one_name_and_one_value_in_setters_getters_settings_and_debug() {
+    let torch = Policy::preset("torch").unwrap();
+    let policy = torch.growth_interval(7).floor_rule(LimitRule::STOP);
+    let policy = policy.overflow_reset(OverflowReset::ON_GROWTH | OverflowReset::ON_BACKOFF);
+    let policy = policy.arithmetic(Arithmetic::F64).build().unwrap();
+    let seen = (policy.growth_interval(), policy.floor_rule());
+    assert_eq!(seen, (7, LimitRule::STOP));
+    assert_eq!(policy.to_builder().build().unwrap(), policy);
+    let mut by_name = PolicyBuilder::default();
+    for (name, value) in policy.fields() {
+        by_name = by_name.set(name, value).unwrap();
     }
-    assert_eq!(again.build().unwrap(), several);
+    assert_eq!(by_name.build().unwrap(), policy);
+    let by_number = policy.to_builder().set("floor_rule", 3.0).unwrap();
+    assert_eq!(by_number.build().unwrap(), policy);
     let text = format!("{policy:?}");
-    assert!(
-        PolicyBuilder::FIELDS
-            .iter()
-            .all(|field| text.contains(&format!("{field}: "))),
-        "{text}"
-    );
+    let shown = |field: &&str| text.contains(&format!("{field}: "));
+    assert!(PolicyBuilder::FIELDS.iter().all(shown), "{text}");
     assert!(text.contains("floor_rule: STOP"), "{text}");
+}
+
+#[test]
+fn flags_are_sets_of_named_bits() {
+    let all = Want::NORM | Want::AMAX | Want::UNDERFLOW;
+    assert_eq!((Want::ALL, Want::default()), (all, Want::NONE));
+    assert!(Want::NONE.is_empty() && !Want::NORM.is_empty());
+    assert!(Want::ALL.contains(Want::AMAX) && !Want::NORM.contains(Want::AMAX));
+    let (two, unnamed) = (Event::GREW | Event::AT_CEILING, Event::from_raw(1 << 30));
+    let text = format!("{two:?} {:?} {unnamed:?}", Event::NONE);
+    assert_eq!(text, "GREW | AT_CEILING NONE 0x40000000");
 }
 
 #[test]
@@ -102,30 +87,6 @@ fn an_update_tells_what_it_did() {
         (1, 1, 1, 0)
     );
     assert_eq!(scaler.loss_scale(), 65536.0);
-    assert_eq!(
-        format!("{:?}", Event::GREW | Event::AT_CEILING),
-        "GREW | AT_CEILING"
-    );
-    assert_eq!(
-        format!("{:?} {:?}", Event::NONE, Event::from_raw(1 << 30)),
-        "NONE 0x40000000"
-    );
-}
-
-#[test]
-fn a_delayed_scale_is_in_force_one_update_later() {
-    let mut scaler = torch(|policy| policy.apply_delay(1));
-    scaler.update(&Report::of(true)).unwrap();
-    assert_eq!(scaler.loss_scale(), 65536.0);
-    assert_eq!(scaler.state().next_factor().loss_scale(), 32768.0);
-}
-
-#[test]
-fn the_methods_ask_for_what_the_policy_needs() {
-    let mut scaler = torch(|policy| policy.overflow_test(OverflowTest::NORM));
-    let report = scaler.measure(&[], Want::NONE).unwrap();
-    assert_eq!((report.norm(), report.amax()), (Some(0.0), None));
-    scaler.update(&report).unwrap();
 }
 
 #[test]
@@ -150,6 +111,7 @@ fn a_report_that_is_late_or_used_before_is_stale() {
     let mut scaler = torch(|policy| policy);
     let report = scaler.measure(&[], Want::NONE).unwrap();
     assert_eq!(report.generation(), scaler.factor().generation());
+    assert_eq!(scaler.set_rank(&report, 3).unwrap().rank(), Some(3));
     assert!(!scaler.update(&report).unwrap().contains(Event::STALE));
     assert!(scaler.update(&report).unwrap().contains(Event::STALE));
     // A report of elsewhere is never stale, unless it says of which factor it is.
@@ -158,36 +120,6 @@ fn a_report_that_is_late_or_used_before_is_stale() {
     let report = report.with_factor(&scaler.factor());
     assert!(!scaler.update(&report).unwrap().contains(Event::STALE));
     assert!(scaler.update(&report).unwrap().contains(Event::STALE));
-}
-
-#[test]
-fn a_scaler_resumes_where_it_was_saved() {
-    let mut straight = torch(|policy| policy.growth_interval(3));
-    let mut resumed = straight.clone();
-    for step in 0..40 {
-        let report = Report::of(step % 7 == 5);
-        straight.update(&report).unwrap();
-        resumed.update(&report).unwrap();
-        resumed = Scaler::load(&resumed.save().unwrap()).unwrap();
-        assert_eq!(resumed, straight);
-    }
-}
-
-#[test]
-fn another_scale_is_in_force_at_once_and_counts_and_totals_stay() {
-    let mut scaler = torch(|policy| policy.apply_delay(1));
-    let _ = scaler.update(&Report::of(true)).unwrap();
-    let _ = scaler.update(&Report::of(false)).unwrap();
-    let generation = scaler.factor().generation();
-    scaler.set_scale(8.0).unwrap();
-    let state = scaler.state();
-    assert_eq!(
-        (scaler.loss_scale(), state.next_factor().loss_scale()),
-        (8.0, 8.0)
-    );
-    assert_eq!((state.total_overflows(), state.counts().good_steps), (1, 1));
-    assert_eq!((state.events(), state.skip_f32()), (Event::NONE, 0.0));
-    assert!(scaler.factor().generation() > generation);
 }
 
 #[test]
@@ -210,83 +142,49 @@ fn a_scale_and_counts_of_another_framework_go_on_from_there() {
 }
 
 #[test]
-fn an_optimizer_that_runs_after_the_update_reads_whether_to_skip() {
-    let mut scaler = torch(|policy| policy);
-    scaler.update(&Report::of(true)).unwrap();
-    assert_eq!(
-        (Report::of(true).found_inf(), scaler.state().skip_f32()),
-        (1.0, 1.0)
-    );
-    scaler.update(&Report::of(false)).unwrap();
-    assert_eq!(
-        (Report::of(false).found_inf(), scaler.state().skip_f32()),
-        (0.0, 0.0)
-    );
-}
-
-#[test]
-fn why_a_step_was_skipped_or_clipped_has_a_sentence() {
-    let none = || Policy::preset("none").unwrap();
-    let skips = none().guard_norm(2.5).guard_max_in_a_row(2);
-    let clips = none().guard_norm(1e9).guard_flags(Guard::CLIP);
-    for (policy, numbers, sentence) in [
-        (skips, vec![], None),
-        (skips, vec![2.5], None),
+fn a_state_tells_which_scale_is_next_whether_to_skip_and_why() {
+    let mut scaler = torch(|policy| policy.apply_delay(1).guard_norm(2.5));
+    for (number, next, skip, reason) in [
+        (f64::NAN, 32768.0, true, Some("skipped: overflow")),
+        (1.0, 32768.0, false, None),
         (
-            skips,
-            vec![3.0],
+            3.0,
+            32768.0,
+            true,
             Some("skipped: the norm, 3, is above 2.5, 1 in a row"),
         ),
-        (
-            skips,
-            vec![3.0, 3.0],
-            Some("let through: the norm, 3, is above 2.5, 2 in a row"),
-        ),
-        (skips, vec![3.0, f64::NAN], Some("skipped: overflow")),
-        (
-            clips,
-            vec![3e9],
-            Some("clipped: multiplied by 0.333333: the norm, 3e+09, is above 1e+09, 1 in a row"),
-        ),
     ] {
-        let mut scaler = Scaler::new(policy.build().unwrap()).unwrap();
-        for number in numbers {
-            scaler.update(&Report::number(number)).unwrap();
-        }
+        scaler.update(&Report::number(number)).unwrap();
         let state = scaler.state();
-        assert_eq!(state.reason().as_deref(), sentence);
+        assert_eq!(state.next_factor().loss_scale(), next);
         assert_eq!(
-            state.skip(),
-            sentence.map_or(false, |text| text.starts_with("skipped"))
+            (state.skip(), state.skip_f32()),
+            (skip, f32::from(u8::from(skip)))
         );
-
-        let mut joined = Scaler::new(skips.build().unwrap()).unwrap();
-        joined.update(&Report::number(0.0)).unwrap();
-        joined.combine_decisions(state).unwrap();
-        assert_eq!(joined.state().skip(), state.skip());
-        if state.events().contains(Event::OUTLIER) {
-            let (outcome, _) = sentence.unwrap().rsplit_once(": ").unwrap();
-            let said = format!("{outcome}: so says a state that it was combined with");
-            assert_eq!(joined.state().reason(), Some(said));
-        }
+        assert_eq!(state.multiplier(), f64::from(u8::from(!skip)));
+        assert_eq!(state.reason().as_deref(), reason);
     }
+    let generation = scaler.factor().generation();
+    scaler.set_scale(8.0).unwrap();
+    let state = scaler.state();
+    assert_eq!(
+        (scaler.loss_scale(), state.next_factor().loss_scale()),
+        (8.0, 8.0)
+    );
+    assert_eq!((state.total_overflows(), state.counts().good_steps), (1, 1));
+    assert!(scaler.factor().generation() > generation);
 }
 
 #[test]
 fn values_can_move_between_threads() {
     fn is_send_and_sync<T: Send + Sync>() {}
-    is_send_and_sync::<Scaler>();
-    is_send_and_sync::<Report>();
-    is_send_and_sync::<gradscaler::Factor>();
-    is_send_and_sync::<gradscaler::Error>();
-    is_send_and_sync::<gradscaler::Tensor>();
-    is_send_and_sync::<gradscaler::TensorMut>();
-    is_send_and_sync::<gradscaler::Threads>();
-    is_send_and_sync::<gradscaler::Options>();
-    is_send_and_sync::<gradscaler::Device>();
-    is_send_and_sync::<gradscaler::DeviceBuffer<f32>>();
-    is_send_and_sync::<gradscaler::Tensor<gradscaler::Device>>();
-    is_send_and_sync::<gradscaler::TensorMut<gradscaler::Device>>();
-    is_send_and_sync::<gradscaler::Options<gradscaler::Device>>();
-    is_send_and_sync::<Scaler<gradscaler::Device>>();
+    fn in_memory<M: Memory>()
+    where
+        Scaler<M>: Send + Sync,
+        for<'a> (Tensor<'a, M>, TensorMut<'a, M>, Options<'a, M>): Send + Sync,
+    {
+    }
+    in_memory::<Host>();
+    in_memory::<Device>();
+    is_send_and_sync::<(Report, Factor, Error, Threads, Device, DeviceBuffer<f32>)>();
 }

@@ -187,7 +187,10 @@ GSC_API gsc_status gsc_struct_init(void *out, uint32_t struct_size, gsc_error *e
  * guards needs the norm. It treats a norm that is not finite, or above 2^500, as an overflow.
  */
 
-/* growth_rule: when the scale grows. The count is `good_steps` minus growth_extra_steps. */
+/*
+ * growth_rule: when the scale grows. The count is `good_steps`, with ALL_STEPS
+ * `steps_since_change`, minus growth_extra_steps.
+ */
 typedef uint32_t gsc_growth;
 #define GSC_GROWTH_REACHED   0u /* at the interval or past it */
 #define GSC_GROWTH_EXACT     1u /* at the interval only; if the count is past it, the scale does
@@ -197,7 +200,7 @@ typedef uint32_t gsc_growth;
 #define GSC_GROWTH_ALL_STEPS 3u /* as REACHED, but the count is `steps_since_change`, which
                                    includes overflows */
 
-/* ceiling_rule, floor_rule: what happens to a change that would reach the limit. */
+/* ceiling_rule, floor_rule: what happens to a change that would reach or pass the limit. */
 typedef uint32_t gsc_limit_rule;
 #define GSC_LIMIT_CLAMP             0u /* the scale becomes the limit */
 #define GSC_LIMIT_ENFORCE           1u /* as CLAMP, and every update enforces the limit */
@@ -597,8 +600,7 @@ GSC_API gsc_status gsc_factor_clip_grad_norm(const gsc_exec *exec, const gsc_fac
 /* ---- State: the scale and its counts --------------------------------------------------------- */
 
 /*
- * The loop above unscales first. A policy that clips outliers decides first, and the pass that
- * unscales clips:
+ * If a policy clips outliers, update first: the pass that unscales then also clips:
  *
  *     gsc_factor factor = state.factor;
  *     if (gsc_measure(NULL, &factor, gradients, n, &options, &report, &err) ||
@@ -640,8 +642,9 @@ typedef struct gsc_state {
     double log2_mean_square;       /* slower mean of the square of log2(amax) */
     double log2_zero_weight;       /* weight of the initial zero in log2_mean */
     double log2_slow_zero_weight;  /* weight of the initial zero in log2_slow_mean */
-    int64_t good_steps;            /* good steps since the last overflow or growth; with
-                                      GSC_GROWTH_EVERY since the last overflow */
+    int64_t good_steps;            /* good steps since the last overflow or growth, also one that
+                                      max_scale limited; with GSC_GROWTH_EVERY since the last
+                                      overflow */
     int64_t steps_since_change;    /* all steps since the scale changed */
     int64_t overflows_since_reset; /* overflows not reset yet */
     int64_t failed_backoffs;       /* overflows in a row that could not lower the scale */
@@ -998,7 +1001,7 @@ GSC_API gsc_status gsc_policy_import(const char *format, const char *prefix,
                                      gsc_note *notes, uint64_t notes_capacity,
                                      uint64_t *notes_count, gsc_error *err);
 
-/* ---- What a scaler did: for logs and for people ---------------------------------------------- */
+/* ---- Metrics and diagnosis ------------------------------------------------------------------- */
 
 /*
  * A line of a log for each step, with the same names in every language:
