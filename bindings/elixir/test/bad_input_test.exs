@@ -76,7 +76,7 @@ defmodule GradScaler.BadInputTest do
        fn -> GradScaler.unscale(pair, torch(), factor: %GradScaler.Factor{}) end},
       {~r/report is :overflow: expected a GradScaler.Report/,
        fn -> GradScaler.update(torch(), :overflow) end},
-      {~r/report is a list: make one of them with GradScaler.merge/,
+      {~r/report is a list: merge it with GradScaler.merge/,
        fn -> GradScaler.update(torch(), [%GradScaler.Report{}]) end},
       {~r/reports holds 1/, fn -> GradScaler.merge([%GradScaler.Report{}, 1], :shards) end},
       {~r/kind is :sum, not one of \[:shards, :addends\]/, fn -> GradScaler.merge([], :sum) end},
