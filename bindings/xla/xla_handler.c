@@ -296,7 +296,7 @@ gsc_status gsc_xla_workspace(int32_t device, const gsc_tensor *tensors, uint64_t
     return status;
 }
 
-/* Returns the CUDA device of a memory, for older versions of XLA, which do not pass it; -1: none. */
+/* Returns the CUDA device of a memory, or -1: older versions of XLA do not pass the device. */
 static int32_t device_of(const void *memory)
 {
     int32_t ordinal = -1;
