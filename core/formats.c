@@ -1022,22 +1022,34 @@ static size_t settings_prefix_length(const reading *r, const char *key)
     return 0;
 }
 
-/* Returns the index-th settings key that is not among the entries: a misspelt key can mean it. */
-static const char *unused_settings_key(const void *context, uint32_t index)
+enum { MOST_SETTINGS = 96 };
+
+/* Lists the settings keys that are not among the entries, then NULL: a misspelt key can mean one.
+ */
+static void list_unused_settings(const reading *r, const char *unused[MOST_SETTINGS + 1])
 {
-    const reading *r = context;
     const row *const tables[] = {r->format->rows, common, ours};
+    size_t n = 0;
     for (int t = 0; t < 3; t++)
         for (const row *row = tables[t]; row->key; row++)
-            if ((row->where & SET) && find_entry(r, row->key, 0) < 0 && index-- == 0)
-                return row->key;
-    return NULL;
+            if ((row->where & SET) && n < MOST_SETTINGS && find_entry(r, row->key, 0) < 0)
+                unused[n++] = row->key;
+    unused[n] = NULL;
+}
+
+static const char *nth_unused(const void *context, uint32_t index)
+{
+    const char *const *unused = context;
+    return unused[index];
 }
 
 /* Notes this scaler's keys without meaning. In a checkpoint, deeper keys are not the scaler's; in
  * settings, the caller perhaps forgot the prefix. */
 static void note_ignored(const reading *r, gsc_notes *notes)
 {
+    const char *unused[MOST_SETTINGS + 1] = {NULL};
+    if (r->where == SET)
+        list_unused_settings(r, unused);
     for (uint64_t i = 0; i < r->n; i++) {
         const gsc_entry *e = &r->entries[i];
         const char *rest = key_after_prefix(r, e), *meant = NULL;
@@ -1052,7 +1064,7 @@ static void note_ignored(const reading *r, gsc_notes *notes)
             continue;
         }
         if (r->where == SET)
-            meant = gsc_nearest(rest, unused_settings_key, r);
+            meant = gsc_nearest(rest, nth_unused, unused);
         gsc_note_add(notes, GSC_NOTE_IGNORED, (int64_t)i, "", e->value,
                      "\"%.64s\" means nothing in the format %s: it is left out%s%s%s", e->key,
                      r->format->name, meant ? "; did you mean \"" : "", meant ? meant : "",

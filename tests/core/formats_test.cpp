@@ -1349,4 +1349,8 @@ TEST_CASE("for an unknown setting one that is like it is proposed", "[formats]")
           "\"growth_interval\"?");
     CHECK(std::string(settings("torch", entries_of("lr 9")).notes[0].message) ==
           "\"lr\" means nothing in the format torch: it is left out");
+    std::string many;
+    for (int i = 0; i < 20000; i++)
+        many += "unknown" + std::to_string(i) + " 1 ";
+    CHECK(settings("torch", entries_of(many)).notes.size() >= 20000);
 }
