@@ -48,7 +48,11 @@ PARTS = {
         f"{PACKAGE}/*.py",
         "_structs.py cerebras.py roundpipe.py",
         WHEEL,
-        {"quick": f"{PYTEST} -k 'not leaks and not TestTorch'", "python": f"LD_LIBRARY_PATH={EMULATED} {PYTEST}"},
+        {
+            "quick": f"{PYTEST} -k 'not leaks and not TestTorch'",
+            "cuda": f"LD_LIBRARY_PATH={EMULATED} {PYTEST}/test_cuda.py",
+            "slow": f"{PYTEST} -k 'leaks or TestTorch'",
+        },
     ),
     "torch": (
         f"{PACKAGE}/torch/*.py",

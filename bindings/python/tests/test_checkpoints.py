@@ -148,6 +148,12 @@ def test_a_checkpoint_may_be_any_container(state):
     assert (scaler.loss_scale, scaler.state.good_steps, scaler.policy.growth_interval) == (2048.0, 3, 100)
 
 
+def test_the_numbered_variables_of_keras_are_read():
+    scaler = Scaler("keras")
+    scaler.load_state_dict({"optimizer": {str(i): value for i, value in enumerate((7, 0.1, 3, 2048.0, 7, 0.1))}})
+    assert (scaler.loss_scale, scaler.state.good_steps) == (2048.0, 3)
+
+
 def test_a_checkpoint_that_contains_itself_is_read():
     state = torch_state()
     state["self"] = [state]

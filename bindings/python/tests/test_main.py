@@ -205,7 +205,8 @@ def test_a_history_is_drawn_watched_and_diagnosed(capsys, tmp_path):
             scaler.update(True)
     _, drawn, _ = run(capsys, "plot", path)
     assert drawn.splitlines()[-1] == "step 60, scale 2^-14, 60 overflows"
-    assert run(capsys, "watch", path, "--once")[1].splitlines()[-1] == "step 60, scale 2^-14, 60 overflows"
+    status, watched, _ = run(capsys, "watch", path, "--once")
+    assert (status, watched.splitlines()[-1]) == (0, "step 60, scale 2^-14, 60 overflows")
     status, out, _ = run(capsys, "diagnose", path)
     assert status == 1 and out.startswith("- the gradients have Inf or NaN at a scale of 6.10352e-05, and no scale")
     status, out, _ = run(capsys, "diagnose", path, "--steps", "100000", "--json")
