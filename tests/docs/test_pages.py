@@ -5,6 +5,7 @@ The programs use what ci/test docs has built: the library, the emulated device, 
 """
 
 import contextlib
+import functools
 import io
 import os
 import re
@@ -114,6 +115,16 @@ def test_no_example_is_in_a_language_that_nobody_runs():
     run = {"c", "cmake", "elixir", "python", "rust", "text", "toml"}
     for page in PAGES:
         assert set(re.findall(r"^```(\w+)$", (ROOT / page).read_text(), re.M)) <= run, page
+
+
+def test_contributing_names_files_and_functions_that_there_are():
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    git = functools.partial(subprocess.run, cwd=ROOT, capture_output=True, text=True, check=False)
+    files = git(["git", "ls-files"]).stdout.split()
+    for name in set(re.findall(r"`([\w/.-]+/[\w.-]+)`", text)):
+        assert any(f"/{file}".endswith(f"/{name}") for file in files) or any((ROOT / name).glob("*")), name
+    for name in set(re.findall(r"`(gsc_\w+)`", text)):
+        assert git(["git", "grep", "-qw", name, "--", "*.[ch]"]).returncode == 0, name
 
 
 def test_the_presets_are_those_of_the_library():
