@@ -11,7 +11,7 @@
 #include "step.h"
 
 /* Check the products, store them, or add them to the output. */
-enum gsc_operation { GSC_OPERATION_CHECK, GSC_OPERATION_STORE, GSC_OPERATION_ADD };
+enum gsc_operation { GSC_OPERATION_MEASURE, GSC_OPERATION_STORE, GSC_OPERATION_ADD };
 
 /* A call on a list of tensors. Unless marked, all of it is host memory and was checked. */
 typedef struct gsc_job {

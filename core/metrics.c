@@ -100,25 +100,25 @@ struct run {
     uint64_t n, steps, planned_steps;
 };
 
-/* Adds a note for a failure. Returns true if there is one: its overflow is not a measurement. */
+/* Adds a note if a call failed. Returns true then: no overflow was measured. */
 static bool find_failure(const struct run *run, gsc_notes *notes)
 {
     const gsc_report *report = run->report;
-    const bool has_failed = report && report->status != GSC_OK;
-    const gsc_status status = has_failed ? report->status : run->state->status;
-    char of_rank[32] = "";
+    const bool report_failed = report && report->status != GSC_OK;
+    const gsc_status status = report_failed ? report->status : run->state->status;
+    char on_rank[32] = "";
     if (status == GSC_OK)
         return false;
-    if (has_failed && report->status_rank_plus_1 > 0)
-        (void)snprintf(of_rank, sizeof of_rank, " on rank %u", report->status_rank_plus_1 - 1);
+    if (report_failed && report->status_rank_plus_1 > 0)
+        (void)snprintf(on_rank, sizeof on_rank, " on rank %u", report->status_rank_plus_1 - 1);
     if (status == GSC_ERROR_MISMATCH)
         gsc_note_add(notes, GSC_NOTE_FAILURE, -1, "status", status,
-                     "the ranks differ, first%s: load the same checkpoint and use the same policy "
+                     "the ranks differ%s%s: load the same checkpoint and use the same policy "
                      "on all ranks",
-                     of_rank);
+                     *on_rank ? ", first" : "", on_rank);
     else
         gsc_note_add(notes, GSC_NOTE_FAILURE, -1, "status", status, "%s failed%s: %s",
-                     has_failed ? "the call that made the report" : "the last update", of_rank,
+                     report_failed ? "the call that made the report" : "the last update", on_rank,
                      gsc_status_string(status));
     return true;
 }
@@ -142,8 +142,8 @@ static void find_not_finite(const struct run *run, gsc_notes *notes)
     const double scale = s->factor.scale;
     if (!gsc_usable(scale)) {
         gsc_note_add(notes, GSC_NOTE_UNUSABLE, -1, "factor", scale,
-                     "the scale is %g, and no call multiplies by it: set the scale, and %s", scale,
-                     scale == 0 ? "min_scale to 2^-14, below which float16 needs no scale"
+                     "the scale is %g, and calls refuse it: set the scale, and %s", scale,
+                     scale == 0 ? "min_scale to 2^-14: float16 needs no smaller scale"
                                 : "max_scale to 2^24");
         return;
     }
@@ -153,7 +153,7 @@ static void find_not_finite(const struct run *run, gsc_notes *notes)
     if (nans > 0 || scale <= 1)
         gsc_note_add(notes, GSC_NOTE_NOT_FINITE, first_bad_tensor(run), "", (double)(nans + infs),
                      "the gradients have %s at a scale of %g, and no scale cures that: look at the "
-                     "input, the loss and the parameters, and go back to a checkpoint from before",
+                     "input, the loss and the parameters, and go back to an earlier checkpoint",
                      nans > 0   ? "NaN"
                      : infs > 0 ? "Inf"
                                 : "Inf or NaN",
@@ -165,7 +165,7 @@ static void find_not_finite(const struct run *run, gsc_notes *notes)
                      "input and the loss",
                      (long long)s->failed_backoffs, scale,
                      gsc_moves(run->policy) ? "lower min_scale"
-                                            : "these rules never move it, so lower init_scale");
+                                            : "the policy never changes it, so lower init_scale");
 }
 
 /* Returns the share of steps that overflow if only growths cause overflows. */
@@ -184,7 +184,7 @@ static void find_frequent_overflows(const struct run *run, gsc_notes *notes)
     if (run->steps > 0 && run->state->total_overflows >= MIN_OVERFLOWS &&
         share > MAX_OVERFLOW_SHARE && share > 3 * expected_overflow_share(run->policy))
         gsc_note_add(notes, GSC_NOTE_OVERFLOWS_OFTEN, -1, "total_overflows", share,
-                     "%.3g %% of the steps overflowed: look which gradients are not finite, and "
+                     "%.3g %% of the steps overflowed: find which gradients are not finite, and "
                      "lower the learning rate or grow the scale less often",
                      100 * share);
 }
@@ -200,13 +200,12 @@ static void find_guard_skips(const struct run *run, gsc_notes *notes)
          s->guard_in_a_row >= (s->events & GSC_EVENT_STOPPED ? 1 : MAX_SKIPS_IN_A_ROW)))
         gsc_note_add(
             notes, GSC_NOTE_GUARD_SKIPS, -1, "total_guard_skips", (double)s->total_guard_skips,
-            "the guard skipped %lld steps, the last %lld in a row, as the norm was above "
-            "%g: raise the threshold, or set guard_max_in_a_row, at which it takes a new "
-            "level",
+            "the guard skipped %lld steps; the last %lld norms were above the threshold, %g: "
+            "raise it, or set guard_max_in_a_row, after which the guard accepts the new level",
             (long long)s->total_guard_skips, (long long)s->guard_in_a_row, s->guard_threshold);
     if (run->planned_steps > 0 && p->guard_warmup >= run->planned_steps)
         gsc_note_add(notes, GSC_NOTE_GUARD_IDLE, -1, "guard_warmup", (double)s->guard_count,
-                     "the guard judges after %llu samples, and %llu steps are planned: lower "
+                     "the guard judges only after %llu samples, and %llu steps are planned: lower "
                      "guard_warmup",
                      (unsigned long long)p->guard_warmup, (unsigned long long)run->planned_steps);
 }
@@ -271,7 +270,7 @@ gsc_status gsc_state_diagnose(const gsc_policy *policy, const gsc_state *state,
     const bool has_failed = find_failure(&run, &list);
     if (!has_failed)
         find_not_finite(&run, &list);
-    if (list.n == 0) /* else the overflows have a cause that this advice contradicts */
+    if (list.n == 0) /* else a note above names the cause */
         find_frequent_overflows(&run, &list);
     find_guard_skips(&run, &list);
     if (!has_failed)

@@ -363,15 +363,15 @@ gsc_status gsc_policy_check_full(const gsc_policy *p, int argument, gsc_error *e
           "from 0 to 2^20");
     CHECK(overflow_sample_log2, -0x1p20, 0x1p20, within(p->overflow_sample_log2, -0x1p20, 0x1p20),
           "from -2^20 to 2^20");
-    CHECK(guard_norm, 0, GSC_GUARD_MOST, within(p->guard_norm, 0, GSC_GUARD_MOST),
+    CHECK(guard_norm, 0, GSC_GUARD_MAX_VALUE, within(p->guard_norm, 0, GSC_GUARD_MAX_VALUE),
           "from 0 to 2^500");
     CHECK(guard_ratio, 1, 0x1p20,
           p->guard_ratio == 0 || (p->guard_ratio > 1 && p->guard_ratio <= 0x1p20),
           "above 1 and at most 2^20, or 0: at 1 every second step would be an outlier");
     CHECK(guard_sigmas, 0, 0x1p20, within(p->guard_sigmas, 0, 0x1p20), "from 0 to 2^20");
     CHECK(guard_decay, 0, 1, p->guard_decay >= 0 && p->guard_decay < 1, "at least 0 and below 1");
-    CHECK(guard_init_mean, 0, GSC_GUARD_MOST, within(p->guard_init_mean, 0, GSC_GUARD_MOST),
-          "from 0 to 2^500");
+    CHECK(guard_init_mean, 0, GSC_GUARD_MAX_VALUE,
+          within(p->guard_init_mean, 0, GSC_GUARD_MAX_VALUE), "from 0 to 2^500");
     CHECK(guard_sample, 0, GSC_SAMPLE_THRESHOLD, p->guard_sample <= GSC_SAMPLE_THRESHOLD,
           "one of the samples");
     CHECK_BITS(guard_flags, GUARD_BITS);

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * The policy step: how a scale changes, by the rules of every framework. The CPU and the GPU share
- * this source. It has no memory, errors or framework names: a framework's rules are field values.
+ * this source. It allocates nothing and knows no errors or frameworks: a
+ * framework's rules are field values.
  *
- * Four ideas: three counts (good_steps, steps_since_change, overflows_since_reset), each with a
+ * Its parts: three counts (good_steps, steps_since_change, overflows_since_reset), each with a
  * rule that resets it; a change is rounded by the policy's arithmetic, then limited; an overflow is
- * absorbed or backs off; a backoff fails if it does not lower the scale.
+ * absorbed or lowers the scale; a backoff fails if it does not lower the scale.
  */
 #ifndef GSC_POLICY_H
 #define GSC_POLICY_H
@@ -70,20 +71,20 @@ static inline double gsc_limited(gsc_state *s, uint32_t rule, double old, double
                                  uint32_t event)
 {
     s->events |= event | (rule == GSC_LIMIT_STOP ? GSC_EVENT_STOPPED : 0u);
-    int is_past = event == GSC_EVENT_AT_FLOOR ? old < bound : old > bound;
+    int old_is_past = event == GSC_EVENT_AT_FLOOR ? old < bound : old > bound;
     int stays = rule == GSC_LIMIT_REJECT || rule == GSC_LIMIT_STOP ||
-                (rule == GSC_LIMIT_CLAMP_UNLESS_PAST && is_past);
+                (rule == GSC_LIMIT_CLAMP_UNLESS_PAST && old_is_past);
     return stays ? old : bound;
 }
 
-/* Rounds a limit x > 0 by the policy's arithmetic: up if `at_least`, else down. */
-static inline double gsc_rounded_limit(const gsc_policy *p, double x, int at_least)
+/* Rounds a limit x > 0 by the policy's arithmetic, up or down. */
+static inline double gsc_rounded_limit(const gsc_policy *p, double x, int round_up)
 {
     if (p->arithmetic == GSC_ARITHMETIC_F64)
         return x;
     float near = (float)x;
-    if (at_least ? (double)near < x : (double)near > x)
-        near = gsc_float(gsc_float_bits(near) + (at_least ? 1u : ~0u));
+    if (round_up ? (double)near < x : (double)near > x)
+        near = gsc_float(gsc_float_bits(near) + (round_up ? 1u : ~0u));
     return gsc_rounded(p, (double)near);
 }
 
@@ -100,28 +101,30 @@ static inline double gsc_min_scale(const gsc_policy *p)
 static inline double gsc_back_off(const gsc_policy *p, gsc_state *s, double old)
 {
     double growth = gsc_growth_factor(p);
-    double moved = p->backoff_factor == 0.0
-                       ? gsc_rounded(p, old / gsc_rounded_factor(p, growth))
-                       : gsc_rounded(p, old * gsc_rounded_factor(p, p->backoff_factor));
+    double new_scale = p->backoff_factor == 0.0
+                           ? gsc_rounded(p, old / gsc_rounded_factor(p, growth))
+                           : gsc_rounded(p, old * gsc_rounded_factor(p, p->backoff_factor));
     s->steps_since_change = 0;
     if (p->overflow_reset & GSC_RESET_ON_BACKOFF)
         s->overflows_since_reset = 0;
     double floor = gsc_min_scale(p);
-    return moved > floor ? moved : gsc_limited(s, p->floor_rule, old, floor, GSC_EVENT_AT_FLOOR);
+    return new_scale > floor ? new_scale
+                             : gsc_limited(s, p->floor_rule, old, floor, GSC_EVENT_AT_FLOOR);
 }
 
 static inline double gsc_grow(const gsc_policy *p, gsc_state *s, double old)
 {
     double growth = gsc_growth_factor(p);
-    double moved = gsc_rounded(p, old * gsc_rounded_factor(p, growth));
+    double new_scale = gsc_rounded(p, old * gsc_rounded_factor(p, growth));
     double ceiling = gsc_max_scale(p);
     s->steps_since_change = 0;
     if (p->growth_rule != GSC_GROWTH_EVERY)
         s->good_steps = 0;
     if (p->overflow_reset & GSC_RESET_ON_GROWTH)
         s->overflows_since_reset = 0;
-    return moved < ceiling ? moved
-                           : gsc_limited(s, p->ceiling_rule, old, ceiling, GSC_EVENT_AT_CEILING);
+    return new_scale < ceiling
+               ? new_scale
+               : gsc_limited(s, p->ceiling_rule, old, ceiling, GSC_EVENT_AT_CEILING);
 }
 
 /* Returns 1 if the hysteresis or the tolerance absorbs this overflow. */
@@ -151,30 +154,31 @@ static inline int gsc_growth_due(const gsc_policy *p, const gsc_state *s)
 }
 
 /*
- * Adds a sample x = log2(amax) to the running means and predicts the scale from them. A decay is
- * rounded as a factor is. 1 - decay is not: OpenSeq2Seq computes it in doubles.
+ * Adds a sample x = log2(amax) to the running means and predicts the scale from them. Decays are
+ * rounded like factors; 1 - decay is not, as in OpenSeq2Seq.
  */
 static inline double gsc_predict(const gsc_policy *p, gsc_state *s, double x)
 {
-    double fast = gsc_rounded_factor(p, p->log2_decay);
-    double slow = gsc_rounded_factor(p, p->log2_slow_decay);
-    s->log2_mean = fast * s->log2_mean + (1.0 - p->log2_decay) * x;
-    s->log2_zero_weight = gsc_rounded(p, fast * s->log2_zero_weight);
-    s->log2_slow_mean = slow * s->log2_slow_mean + (1.0 - p->log2_slow_decay) * x;
-    s->log2_slow_zero_weight = gsc_rounded(p, slow * s->log2_slow_zero_weight);
-    s->log2_mean_square = slow * s->log2_mean_square + (1.0 - p->log2_slow_decay) * (x * x);
+    double fast_decay = gsc_rounded_factor(p, p->log2_decay);
+    double slow_decay = gsc_rounded_factor(p, p->log2_slow_decay);
+    s->log2_mean = fast_decay * s->log2_mean + (1.0 - p->log2_decay) * x;
+    s->log2_zero_weight = gsc_rounded(p, fast_decay * s->log2_zero_weight);
+    s->log2_slow_mean = slow_decay * s->log2_slow_mean + (1.0 - p->log2_slow_decay) * x;
+    s->log2_slow_zero_weight = gsc_rounded(p, slow_decay * s->log2_slow_zero_weight);
+    s->log2_mean_square = slow_decay * s->log2_mean_square + (1.0 - p->log2_slow_decay) * (x * x);
     double mean = s->log2_mean / (1.0 - s->log2_zero_weight);
-    double log2_slow_mean = s->log2_slow_mean / (1.0 - s->log2_slow_zero_weight);
+    double slow_mean = s->log2_slow_mean / (1.0 - s->log2_slow_zero_weight);
     double variance =
-        s->log2_mean_square / (1.0 - s->log2_slow_zero_weight) - log2_slow_mean * log2_slow_mean;
+        s->log2_mean_square / (1.0 - s->log2_slow_zero_weight) - slow_mean * slow_mean;
     double sigma = sqrt(variance > 0.0 ? variance : 0.0);
     double scale = p->target_amax * gsc_exp2(-(mean + p->log2_margin_sigmas * sigma));
     /* A prediction stays in the range where the scale and its inverse are normal floats. */
     return scale < 0x1p-126 ? 0x1p-126 : scale > 0x1p126 ? 0x1p126 : scale;
 }
 
-/* Counts a step. Returns the new scale after a backoff or a growth, if one is due. */
-static inline double gsc_count_step(const gsc_policy *p, gsc_state *s, int overflow, double scale)
+/* Counts an overflow. Returns the new scale after a backoff or growth, if one is due. */
+static inline double gsc_back_off_or_grow(const gsc_policy *p, gsc_state *s, int overflow,
+                                          double scale)
 {
     if (overflow) {
         s->good_steps = 0;
@@ -183,7 +187,7 @@ static inline double gsc_count_step(const gsc_policy *p, gsc_state *s, int overf
             s->events |= GSC_EVENT_ABSORBED;
         else
             scale = gsc_back_off(p, s, scale);
-        if (p->quirks & GSC_QUIRK_OVERFLOW_IS_GOOD) {
+        if (p->quirks & GSC_QUIRK_OVERFLOW_IS_GOOD) { /* after the resets; counts a step twice */
             s->good_steps++;
             s->steps_since_change++;
         }
@@ -197,7 +201,7 @@ static inline double gsc_count_step(const gsc_policy *p, gsc_state *s, int overf
 /* ---- the guard: skips or clips steps with a finite but unusual norm ---- */
 
 /* The largest norm that is judged: the square of a difference of two norms stays finite. */
-#define GSC_GUARD_MOST 0x1p500
+#define GSC_GUARD_MAX_VALUE 0x1p500
 
 static inline int gsc_guards(const gsc_policy *p)
 {
@@ -232,7 +236,7 @@ static inline double gsc_guard_threshold(const gsc_policy *p, const gsc_state *s
 /*
  * Adds a sample to the mean and the variance, by Welford (Technometrics 4, 1962); with a decay, by
  * Finch ("Incremental calculation of weighted mean and variance", 2009). A mean of squares minus a
- * squared mean would cancel, and could be negative.
+ * squared mean would lose digits, and could be negative.
  */
 static inline void gsc_guard_add_sample(const gsc_policy *p, gsc_state *s, double x)
 {
@@ -244,7 +248,7 @@ static inline void gsc_guard_add_sample(const gsc_policy *p, gsc_state *s, doubl
     double weight = weighs_equally ? 1.0 / (double)n : 1.0 - decay;
     if (corrected && !weighs_equally)
         weight = weight / (1.0 - gsc_exp2((double)n * gsc_log2(decay)));
-    if (weight > 1.0) /* by a rounding */
+    if (weight > 1.0) /* rounded up */
         weight = 1.0;
     double old_weight = 1.0 - weight;
     double distance = x - s->guard_mean;
@@ -279,7 +283,7 @@ static inline void gsc_guard_judge(const gsc_policy *p, gsc_state *s, double x)
         s->guard_mean = p->guard_init_mean;
     const double threshold = gsc_guard_threshold(p, s);
     int is_outlier = p->guard_flags & GSC_GUARD_INCLUSIVE ? x >= threshold : x > threshold;
-    s->guard_value = x + 0.0; /* -0 is 0 */
+    s->guard_value = x + 0.0; /* makes -0 0 */
     s->guard_threshold = isfinite(threshold) ? threshold : 0.0;
     s->guard_in_a_row = is_outlier ? s->guard_in_a_row + 1 : 0;
     if (!is_outlier) {
@@ -287,19 +291,19 @@ static inline void gsc_guard_judge(const gsc_policy *p, gsc_state *s, double x)
         return;
     }
     s->events |= GSC_EVENT_OUTLIER;
-    int is_last_in_a_row =
+    int reached_max_in_a_row =
         p->guard_max_in_a_row != 0 && (uint64_t)s->guard_in_a_row >= p->guard_max_in_a_row;
-    if (is_last_in_a_row && !(p->guard_flags & GSC_GUARD_STOP)) {
+    if (reached_max_in_a_row && !(p->guard_flags & GSC_GUARD_STOP)) { /* accepts the new level */
         gsc_guard_add_sample(p, s, x);
         return;
     }
     double target = gsc_guard_target(p, s, threshold, x);
     double multiplier = p->guard_flags & GSC_GUARD_CLIP && target > 0.0 ? target / x : 0.0;
-    if (multiplier > 1.0) /* by a rounding */
+    if (multiplier > 1.0) /* rounded up */
         multiplier = 1.0;
     s->guard_multiplier = multiplier;
     s->events |= multiplier > 0.0 ? GSC_EVENT_CLIPPED : GSC_EVENT_SKIPPED;
-    s->events |= is_last_in_a_row ? GSC_EVENT_STOPPED : 0u;
+    s->events |= reached_max_in_a_row ? GSC_EVENT_STOPPED : 0u;
     s->total_guard_skips += multiplier == 0.0;
     if (p->guard_sample != GSC_SAMPLE_NONE)
         gsc_guard_add_sample(p, s, p->guard_sample == GSC_SAMPLE_AS_IS ? x : target);
@@ -307,7 +311,7 @@ static inline void gsc_guard_judge(const gsc_policy *p, gsc_state *s, double x)
 
 /*
  * Updates the state by one optimizer step and returns the new scale. Only predictive policies read
- * amax; only policies that guard read guarded_value. The caller sets s->factor and s->next.
+ * amax; only policies with a guard read guarded_value. The caller sets s->factor and s->next.
  */
 static inline double gsc_policy_step(const gsc_policy *p, gsc_state *s, int overflow, double amax,
                                      double guarded_value)
@@ -325,7 +329,7 @@ static inline double gsc_policy_step(const gsc_policy *p, gsc_state *s, int over
     s->good_steps++;
     s->steps_since_change++;
     if (p->target_amax == 0.0)
-        scale = gsc_count_step(p, s, overflow, old);
+        scale = gsc_back_off_or_grow(p, s, overflow, old);
     else if (overflow || amax > 0.0)
         scale = gsc_predict(p, s, overflow ? p->overflow_sample_log2 : gsc_log2(amax));
     if (p->ceiling_rule == GSC_LIMIT_ENFORCE && scale > gsc_max_scale(p))

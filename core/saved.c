@@ -16,7 +16,7 @@ struct saved_head {
     uint32_t version; /* version of the library that saved */
     uint32_t reserved;
 };
-enum { HEAD_OF_FORMAT_1 = offsetof(struct saved_head, version) };
+enum { HEAD_SIZE_1 = offsetof(struct saved_head, version) };
 static const char magic[8] = {'G', 'S', 'C', 'S', 'T', 'A', 'T', 'E'};
 
 #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
@@ -84,19 +84,19 @@ static gsc_status fail_newer(gsc_error *err, const char *part)
 
 static uint64_t head_size_of(const struct saved_head *head)
 {
-    return head->format == 1 ? HEAD_OF_FORMAT_1 : sizeof *head;
+    return head->format == 1 ? HEAD_SIZE_1 : sizeof *head;
 }
 
 static gsc_status head_read(const unsigned char *bytes, uint64_t size, struct saved_head *head,
                             gsc_error *err)
 {
     memset(head, 0, sizeof *head);
-    if (size < HEAD_OF_FORMAT_1)
+    if (size < HEAD_SIZE_1)
         return gsc_with_numbers(gsc_fail(err, GSC_ERROR_CORRUPT, 1, -1, "size",
                                          "is %llu: too few bytes for a saved state",
                                          (unsigned long long)size),
-                                err, (double)size, HEAD_OF_FORMAT_1, NAN);
-    memcpy(head, bytes, HEAD_OF_FORMAT_1);
+                                err, (double)size, HEAD_SIZE_1, NAN);
+    memcpy(head, bytes, HEAD_SIZE_1);
     if (memcmp(head->magic, magic, sizeof magic) != 0)
         return gsc_fail(err, GSC_ERROR_CORRUPT, 0, -1, "bytes",
                         "are no saved state: they do not start with \"GSCSTATE\"");
@@ -162,7 +162,7 @@ gsc_status gsc_state_load(const void *bytes, uint64_t size, gsc_policy *policy, 
     if (status != GSC_OK && head.version > GSC_VERSION)
         return gsc_fail(
             err, GSC_ERROR_VERSION, 0, -1, "bytes",
-            "were saved by version %u.%u.%u, and this is " GSC_VERSION_STRING ", for which %s",
+            "were saved by version %u.%u.%u, newer than this, " GSC_VERSION_STRING ": %s",
             head.version >> 16, head.version >> 8 & 255, head.version & 255, load_error.message);
     if (status != GSC_OK) {
         if (err)

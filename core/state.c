@@ -29,10 +29,10 @@ gsc_status gsc_report_merge(const gsc_exec *exec, const gsc_report *reports, uin
 gsc_status gsc_report_from_number(double number, gsc_report *out, gsc_error *err)
 {
     gsc_begin(err);
-    const int infinite = fabs(number) > GSC_GUARD_MOST;
-    gsc_report r = {.elements = 1, .nan_count = isnan(number), .inf_count = infinite};
+    const int too_large = fabs(number) > GSC_GUARD_MAX_VALUE;
+    gsc_report r = {.elements = 1, .nan_count = isnan(number), .inf_count = too_large};
     GSC_REQUIRE(out, 1);
-    r.number = isnan(number) || infinite ? 0 : number;
+    r.number = isnan(number) || too_large ? 0 : number;
     r.amax = fabs(r.number);
     gsc_report_finish(&r, GSC_WANT_AMAX, 0, NULL);
     r.kind = GSC_REPORT_NUMBER;
@@ -58,7 +58,7 @@ gsc_status gsc_report_set_rank(const gsc_exec *exec, const gsc_report *report,
     gsc_exec full_exec;
     const gsc_backend *backend;
     gsc_step step = {
-        .kind = GSC_STEP_STAMP, .reports = report, .state = state, .n = rank, .out = out};
+        .kind = GSC_STEP_SET_RANK, .reports = report, .state = state, .n = rank, .out = out};
     GSC_TRY(gsc_exec_read(exec, &gsc_thread_backend, &full_exec, &backend, err));
     GSC_REQUIRE(report, 1);
     if (policy) {
@@ -79,7 +79,7 @@ gsc_status gsc_state_check(const gsc_state *s, int argument, const char *name, g
     if (!(holds)) {                                                                                \
         (void)snprintf(subject, sizeof subject, "%s.%s", name, #field);                            \
         return gsc_fail_number(err, GSC_ERROR_STATE, argument, -1, subject, (double)s->field, low, \
-                               high, "what an update leads to: make the state anew");              \
+                               high, "a value that updates produce: make a new state");            \
     }
     GSC_FOR_STATE_FACTORS(CHECK)
     GSC_FOR_STATE_VALUES(CHECK)
@@ -103,9 +103,8 @@ gsc_status gsc_report_check(const gsc_report *r, int argument, int64_t index, co
     GSC_FOR_REPORT_VALUES(CHECK)
 #undef CHECK
     if (gsc_is_unfilled(r))
-        return gsc_fail(
-            err, GSC_ERROR_REPORT, argument, index, SUBJECT("kind"),
-            "is 0: no call filled the report in; one that you make yourself has 1 to 4");
+        return gsc_fail(err, GSC_ERROR_REPORT, argument, index, SUBJECT("kind"),
+                        "is 0: no call wrote the report; one of your own needs 1 to 4");
     if (gsc_has_bad(r) && !gsc_says_overflow(r))
         return gsc_fail(err, GSC_ERROR_REPORT, argument, index, SUBJECT("overflow"),
                         "is 0, but %lld elements are NaN and %lld are Inf: it must be 1",
@@ -165,7 +164,7 @@ gsc_status gsc_state_combine_decisions(const gsc_exec *exec, const gsc_state *st
     gsc_begin(err);
     gsc_exec full_exec;
     const gsc_backend *backend;
-    const gsc_step step = {.kind = GSC_STEP_JOIN, .state = state, .other = other, .out = out};
+    const gsc_step step = {.kind = GSC_STEP_COMBINE, .state = state, .other = other, .out = out};
     GSC_TRY(gsc_exec_read(exec, &gsc_thread_backend, &full_exec, &backend, err));
     GSC_REQUIRE(state, 1);
     GSC_REQUIRE(other, 2);
@@ -223,7 +222,7 @@ static void write_message(const gsc_state *s, gsc_reason *r)
         APPEND(": overflow");
         if (r->outcome == GSC_OUTCOME_STOPPED)
             APPEND(" at a loss scale of %g: look for Inf or NaN in the input, the loss and the "
-                   "parameters, and go back to a checkpoint from before that",
+                   "parameters, and go back to an earlier checkpoint",
                    s->factor.scale);
         break;
     case GSC_CAUSE_OUTLIER:
@@ -238,7 +237,7 @@ static void write_message(const gsc_state *s, gsc_reason *r)
         APPEND(": the scale, %g, would pass max_scale", s->next.scale);
         break;
     case GSC_CAUSE_OTHER_STATE:
-        APPEND(": so says a state that it was combined with");
+        APPEND(": decided by a combined state");
         break;
     case GSC_CAUSE_FAILURE:
         APPEND(": the update failed on the device: %s", gsc_status_string(s->status));

@@ -17,10 +17,10 @@ enum gsc_step_kind {
     GSC_STEP_MULTIPLY,   /* factor, number -> gsc_factor */
     GSC_STEP_CLIP,       /* factor (NULL: 1), reports[0], number -> gsc_factor */
     GSC_STEP_MERGE,      /* reports, n, merge, has_policy, policy -> gsc_report */
-    GSC_STEP_STAMP,      /* reports[0], n, has_policy, policy, state (NULL: none) -> gsc_report */
+    GSC_STEP_SET_RANK,   /* reports[0], n, has_policy, policy, state (NULL: none) -> gsc_report */
     GSC_STEP_STATE_INIT, /* policy, state (NULL: the policy's start) -> gsc_state */
     GSC_STEP_UPDATE,     /* policy, state, reports[0] -> gsc_state */
-    GSC_STEP_JOIN,       /* state, other -> gsc_state */
+    GSC_STEP_COMBINE,    /* state, other -> gsc_state */
     GSC_STEP_GUARD,      /* factor (NULL: 1), state -> gsc_factor */
 };
 
@@ -129,7 +129,7 @@ static inline int gsc_overflowed(const gsc_policy *policy, const gsc_report *rep
     /* Not `>`: a sum of squares that is NaN is also an overflow. */
     const double square =
         report->kind == GSC_REPORT_NUMBER ? report->number * report->number : report->sum_squares;
-    if (gsc_guards(policy) && !(square <= GSC_GUARD_MOST * GSC_GUARD_MOST))
+    if (gsc_guards(policy) && !(square <= GSC_GUARD_MAX_VALUE * GSC_GUARD_MAX_VALUE))
         return 1;
     return policy->overflow_test == GSC_TEST_NORM && !(square <= 0x1.fffffep127);
 }
@@ -380,8 +380,8 @@ static inline int gsc_is_float_of(double x, float y)
     X(log2_mean_square, 0, 0x1p42, s->log2_mean_square >= 0 && s->log2_mean_square <= 0x1p42)      \
     X(log2_zero_weight, 0, 1, s->log2_zero_weight >= 0 && s->log2_zero_weight <= 1)                \
     X(log2_slow_zero_weight, 0, 1, s->log2_slow_zero_weight >= 0 && s->log2_slow_zero_weight <= 1) \
-    X(guard_mean, -2 * GSC_GUARD_MOST, 2 * GSC_GUARD_MOST,                                         \
-      fabs(s->guard_mean) <= 2 * GSC_GUARD_MOST)                                                   \
+    X(guard_mean, -2 * GSC_GUARD_MAX_VALUE, 2 * GSC_GUARD_MAX_VALUE,                               \
+      fabs(s->guard_mean) <= 2 * GSC_GUARD_MAX_VALUE)                                              \
     X(guard_variance, 0, 0x1p1004, s->guard_variance >= 0 && s->guard_variance <= 0x1p1004)        \
     X(guard_count, 0, GSC_COUNT_MOST, GSC_COUNT_IS_SANE(s->guard_count))                           \
     X(guard_in_a_row, 0, GSC_COUNT_MOST, GSC_COUNT_IS_SANE(s->guard_in_a_row))                     \
@@ -613,12 +613,12 @@ static inline gsc_status gsc_step_run(const gsc_step *p)
     case GSC_STEP_MERGE:
         return gsc_merged(p->reports, p->n, p->merge, p->has_policy ? &p->policy : NULL,
                           (gsc_report *)p->out);
-    case GSC_STEP_STAMP:
+    case GSC_STEP_SET_RANK:
         return gsc_stamped(p->reports, p->has_policy ? &p->policy : NULL, p->state, p->n,
                            (gsc_report *)p->out);
     case GSC_STEP_STATE_INIT:
         return gsc_state_made(&p->policy, p->state, (gsc_state *)p->out);
-    case GSC_STEP_JOIN:
+    case GSC_STEP_COMBINE:
         return gsc_decisions_combined(p->state, p->other, (gsc_state *)p->out);
     case GSC_STEP_GUARD:
         return gsc_factor_guarded(p->factor, p->state, (gsc_factor *)p->out);
@@ -646,7 +646,7 @@ static inline void gsc_step_failed(const gsc_step *p, gsc_status status)
         *(gsc_report *)p->out = report;
         break;
     }
-    case GSC_STEP_STAMP: { /* digest 0 agrees with all: the overflow already stops the step */
+    case GSC_STEP_SET_RANK: { /* digest 0 agrees with all: the overflow already stops the step */
         gsc_report report = *p->reports;
         gsc_report_failed(&report, status);
         report.digest = 0;

@@ -12,7 +12,7 @@ static bool tensor_is_valid(const gsc_tensor *t)
            (t->data || t->count == 0);
 }
 
-/* Elements have at most 16 bytes, so the bytes of such a list are at most 2^62. */
+/* An element has at most 16 bytes, so a run within these limits has at most 2^62. */
 enum { MAX_ORDINARY_ELEMENTS = 1 << 30, MAX_ORDINARY_TENSORS = 1 << 28 };
 
 /* Fails because of the first wrong field of a tensor. */
@@ -45,7 +45,7 @@ gsc_status gsc_tensor_check(const gsc_tensor *t, int argument, uint64_t index, b
     return tensor_is_valid(t) ? GSC_OK : tensor_fail(t, argument, index, is_out, err);
 }
 
-static gsc_status pair_check(const gsc_tensor *in, const gsc_tensor *out, bool may_be_same,
+static gsc_status pair_check(const gsc_tensor *in, const gsc_tensor *out, bool allows_in_place,
                              int argument, uint64_t index, gsc_error *err)
 {
     if (in->count != out->count) {
@@ -57,25 +57,25 @@ static gsc_status pair_check(const gsc_tensor *in, const gsc_tensor *out, bool m
     }
     if (gsc_reals[in->dtype].parts != gsc_reals[out->dtype].parts)
         return gsc_fail(err, GSC_ERROR_DTYPE, argument, (int64_t)index, "out.dtype",
-                        "is %s, but its input is %s: make both complex, or none",
+                        "is %s, but its input is %s: make both complex, or neither",
                         gsc_reals[out->dtype].name, gsc_reals[in->dtype].name);
     const uint64_t in_size = gsc_reals[in->dtype].size, out_size = gsc_reals[out->dtype].size;
-    if (in->count == 0 || (may_be_same && in->data == out->data && in_size == out_size))
+    if (in->count == 0 || (allows_in_place && in->data == out->data && in_size == out_size))
         return GSC_OK;
     uintptr_t from = (uintptr_t)in->data, to = (uintptr_t)out->data;
     if (from < to + out->count * out_size && to < from + in->count * in_size)
         return gsc_fail(err, GSC_ERROR_OVERLAP, argument, (int64_t)index, "out.data",
                         "overlaps its input: %s",
-                        may_be_same ? "in place needs the same address and element size"
-                                    : "what is added to must be other memory");
+                        allows_in_place ? "an in-place call needs the same address and element size"
+                                        : "sums must be in other memory");
     return GSC_OK;
 }
 
 /*
- * Counts the tensors from `t` on that have the dtype of the first, lie in the lower half of the
- * addresses, and have from 1 to 2^30 elements. Most lists are such runs, which this checks fast.
+ * Checks the leading tensors with the dtype of the first, addresses in the lower half, and 1 to
+ * 2^30 elements; adds their totals, and returns how many. Most lists are one such run.
  */
-static uint64_t count_ordinary_tensors(const gsc_tensor *t, uint64_t n, uint64_t *bytes,
+static uint64_t check_ordinary_tensors(const gsc_tensor *t, uint64_t n, uint64_t *bytes,
                                        uint64_t *chunks, uint64_t *elements)
 {
     const uint32_t dtype = t->dtype;
@@ -96,21 +96,22 @@ static uint64_t count_ordinary_tensors(const gsc_tensor *t, uint64_t n, uint64_t
     return i;
 }
 
-/* Checks the whole list and sets the job's totals. job->out can be NULL or job->in. */
+/* Checks the whole list and sets the job's totals. job->out is NULL for a measurement, and can be
+ * job->in. */
 static gsc_status list_check(gsc_job *job, gsc_error *err)
 {
-    const bool may_be_same = job->operation != GSC_OPERATION_ADD;
+    const bool allows_in_place = job->operation != GSC_OPERATION_ADD;
     const int argument = job->tensors_argument;
     if (job->n > 0 && !job->in)
         return gsc_fail_null(err, argument, "tensors");
-    if (job->n > 0 && !job->out && job->operation != GSC_OPERATION_CHECK)
+    if (job->n > 0 && !job->out && job->operation != GSC_OPERATION_MEASURE)
         return gsc_fail_null(err, argument + 1, "out");
-    const gsc_tensor *in = job->in, *out = job->out == job->in && may_be_same ? NULL : job->out;
+    const gsc_tensor *in = job->in, *out = job->out == job->in && allows_in_place ? NULL : job->out;
     uint64_t chunks = 0, bytes = 0, elements = 0;
     bool has_empty = false;
     for (uint64_t i = 0; i < job->n; i++) {
         if (!out) {
-            i += count_ordinary_tensors(&in[i], job->n - i, &bytes, &chunks, &elements);
+            i += check_ordinary_tensors(&in[i], job->n - i, &bytes, &chunks, &elements);
             if (i == job->n)
                 break;
         }
@@ -130,7 +131,7 @@ static gsc_status list_check(gsc_job *job, gsc_error *err)
         if (!out)
             continue;
         GSC_TRY(gsc_tensor_check(&out[i], argument + 1, i, true, err));
-        GSC_TRY(pair_check(&in[i], &out[i], may_be_same, argument + 1, i, err));
+        GSC_TRY(pair_check(&in[i], &out[i], allows_in_place, argument + 1, i, err));
     }
     job->chunks = chunks;
     job->bytes = bytes;
@@ -168,14 +169,14 @@ static gsc_status options_read(gsc_job *job, const gsc_tensor_options *options, 
     return GSC_OK;
 }
 
-/* Refuses a clamp that is below the least value above 0 of an output's dtype. */
+/* Refuses a clamp that cannot apply, or is below an output dtype's smallest positive value. */
 static gsc_status clamp_check(const gsc_job *job, gsc_error *err)
 {
     if (job->clamp == 0)
         return GSC_OK;
     if (job->operation != GSC_OPERATION_STORE)
         return gsc_fail_number(err, GSC_ERROR_VALUE, job->options_argument, -1, "options.clamp",
-                               job->clamp, 0, 0, "0 here: only what is stored can be clamped");
+                               job->clamp, 0, 0, "0 here: only scale and unscale can clamp");
     for (uint64_t i = 0; i < job->n; i++) {
         const struct gsc_real *out = &gsc_reals[job->out[i].dtype];
         if (gsc_clamp_limit(out->real, job->clamp) > 0)
@@ -193,7 +194,8 @@ static gsc_status clamp_check(const gsc_job *job, gsc_error *err)
 
 /* ---- the public functions ---- */
 
-/* Makes a job. Sets each field once: clearing the struct first takes as long as a small tensor. */
+/* Makes a job. Sets each field once: clearing it first takes as long as unscaling a small tensor.
+ */
 static gsc_job job_of(enum gsc_operation operation, bool by_scale, const gsc_factor *factor,
                       const gsc_tensor *in, const gsc_tensor *out, uint64_t n, gsc_report *report)
 {
@@ -214,11 +216,11 @@ static gsc_job job_of(enum gsc_operation operation, bool by_scale, const gsc_fac
                      .per_tensor = NULL,
                      .histogram = NULL,
                      .tensors_argument = 2,
-                     .options_argument = operation == GSC_OPERATION_CHECK ? 4 : 5,
-                     .report_argument = operation == GSC_OPERATION_CHECK ? 5 : 6};
+                     .options_argument = operation == GSC_OPERATION_MEASURE ? 4 : 5,
+                     .report_argument = operation == GSC_OPERATION_MEASURE ? 5 : 6};
 }
 
-/* Reads the options, checks the list, and calls the backend. `tensors` is argument 2. */
+/* Reads the options, checks the list, and calls the backend. */
 static gsc_status run_job(const gsc_exec *exec, gsc_job *job, const gsc_tensor_options *options,
                           gsc_error *err)
 {
@@ -226,7 +228,7 @@ static gsc_status run_job(const gsc_exec *exec, gsc_job *job, const gsc_tensor_o
     const gsc_backend *backend;
     gsc_policy policy;
     GSC_TRY(options_read(job, options, &policy, err));
-    if (!job->report && !job->per_tensor) /* no report holds it */
+    if (!job->report && !job->per_tensor) /* no report to write */
         job->want = 0;
     GSC_TRY(gsc_exec_read(exec, &gsc_cpu_backend, &full_exec, &backend, err));
     GSC_TRY(list_check(job, err));
@@ -240,7 +242,7 @@ gsc_status gsc_measure(const gsc_exec *exec, const gsc_factor *factor, const gsc
 {
     gsc_begin(err);
     GSC_REQUIRE(report, 5);
-    gsc_job job = job_of(GSC_OPERATION_CHECK, false, factor, tensors, NULL, n, report);
+    gsc_job job = job_of(GSC_OPERATION_MEASURE, false, factor, tensors, NULL, n, report);
     return run_job(exec, &job, options, err);
 }
 
@@ -280,7 +282,7 @@ gsc_status gsc_workspace_size(const gsc_exec *exec, const gsc_tensor *tensors, u
     gsc_exec full_exec;
     const gsc_backend *backend;
     gsc_policy policy;
-    gsc_job job = job_of(GSC_OPERATION_CHECK, false, NULL, tensors, NULL, n, NULL);
+    gsc_job job = job_of(GSC_OPERATION_MEASURE, false, NULL, tensors, NULL, n, NULL);
     job.tensors_argument = 1;
     job.options_argument = 3;
     GSC_REQUIRE(size, 4);

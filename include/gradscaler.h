@@ -17,7 +17,7 @@
  *     options.policy = &policy;
  *     while (!(state.events & GSC_EVENT_STOPPED)) {
  *         ... gradients of loss * state.factor.scale ...
- *         if (gsc_unscale(NULL, &state.factor, gradients, gradients, n, &options, &report, &err) ||
+ *         if (gsc_unscale(NULL, &state.factor, gradients, f32_gradients, n, &options, &report, &err) ||
  *             gsc_state_update(NULL, &policy, &state, &report, &state, &err))
  *             ... err.message ...
  *         if (!state.skip) ... optimizer step ...
@@ -161,8 +161,8 @@ GSC_API gsc_status gsc_struct_init(void *out, uint32_t struct_size, gsc_error *e
 
 /*
  * A policy says when the scale grows, when it backs off and where it stops. In most fields 0
- * switches the field off. A policy of zeros is a scale of 1 that never moves. Start from a preset
- * and change what you need.
+ * switches the field off. GSC_POLICY_INIT is a scale of 1 that never moves. Start from a preset and
+ * change what you need.
  *
  * The fields guard_* are a second rule, the guard. It judges steps with gradients that are finite
  * but absurd. x is the norm of all gradients after unscaling, the square root of
@@ -172,15 +172,15 @@ GSC_API gsc_status gsc_struct_init(void *out, uint32_t struct_size, gsc_error *e
  *     threshold = the least of those that are on: guard_norm, guard_ratio * mean, mean + guard_sigmas * sqrt(variance)
  *     outlier = x > threshold (INCLUSIVE: x >= threshold), after guard_warmup samples
  *     outliers in a row: one more after an outlier, else 0; at guard_max_in_a_row it stops, or lets the outlier through
- *     sample = x; of an outlier x, the threshold, or none, as guard_sample says
- *     weight = 1 / samples in the warm-up, then 1 - guard_decay; with guard_decay 0 always 1 / samples
+ *     sample = x; for outliers, guard_sample says: x, the threshold or none
+ *     weight = 1 - guard_decay; in the warm-up or with guard_decay 0, 1 / samples
  *         d = sample - mean; mean += weight * d; variance = (1 - weight) * (variance + weight * d * d)
  *     multiplier = 1 of a normal step, threshold / x (or as guard_flags say) if it is clipped, 0 if it is skipped
  *
  * If the mean is not above 0, guard_ratio gives no threshold. If the variance is 0, guard_sigmas
  * gives no threshold, unless guard_init_mean is set.
  *
- * A guard can skip every step for good. If outliers are kept out of the mean, this happens after a
+ * A guard can skip every step forever. If outliers are kept out of the mean, this happens after a
  * lasting change of level. If a threshold is close to a constant norm, rounding can also cause it.
  * gsc_policy_check refuses both, unless guard_max_in_a_row or the quirk ALLOW_LOCKOUT is set. A
  * guard_norm alone needs no guard_max_in_a_row: you watch such a limit yourself. A policy that
@@ -188,8 +188,8 @@ GSC_API gsc_status gsc_struct_init(void *out, uint32_t struct_size, gsc_error *e
  */
 
 /*
- * growth_rule: when the scale grows. The count is `good_steps`, with ALL_STEPS
- * `steps_since_change`, minus growth_extra_steps.
+ * growth_rule: when the scale grows. The count is `good_steps` (ALL_STEPS: `steps_since_change`)
+ * minus growth_extra_steps.
  */
 typedef uint32_t gsc_growth;
 #define GSC_GROWTH_REACHED   0u /* at the interval or past it */
@@ -212,7 +212,7 @@ typedef uint32_t gsc_limit_rule;
 /* overflow_reset, bits: events that set the count of overflows to 0. */
 typedef uint32_t gsc_overflow_reset;
 #define GSC_RESET_ON_GROWTH    1u /* a growth */
-#define GSC_RESET_ON_GOOD_STEP 2u /* a step without overflow */
+#define GSC_RESET_ON_GOOD_STEP 2u /* a good step */
 #define GSC_RESET_ON_BACKOFF   4u /* a backoff */
 
 /* arithmetic: the number format in which a new scale is computed. */
@@ -232,7 +232,7 @@ typedef uint32_t gsc_overflow_test;
 typedef uint32_t gsc_quirk;
 #define GSC_QUIRK_TOLERANCE_EXCLUSIVE 1u /* a share equal to overflow_tolerance is not tolerated */
 #define GSC_QUIRK_OVERFLOW_IS_GOOD    2u /* an overflow also counts as a good step */
-#define GSC_QUIRK_ALLOW_LOCKOUT       4u /* the guard can skip all steps for good:
+#define GSC_QUIRK_ALLOW_LOCKOUT       4u /* the guard can skip all steps forever:
                                             gsc_policy_check does not require guard_max_in_a_row */
 
 /* guard_sample: the sample that an outlier adds to the mean and the variance. */
@@ -271,7 +271,7 @@ typedef struct gsc_policy {
                                           growth_factor */
     uint64_t growth_interval;          /* good steps from one growth to the next; 0 never grows */
     gsc_growth growth_rule;            /* GSC_GROWTH_* */
-    uint32_t growth_extra_steps;       /* steps that the count needs beyond the interval */
+    uint32_t growth_extra_steps;       /* steps that a growth needs beyond the interval */
     double max_scale;                  /* ceiling; 0 is none (infinity) */
     double min_scale;                  /* floor; 0 is none */
     gsc_limit_rule ceiling_rule;       /* GSC_LIMIT_* at max_scale; with ENFORCE also for the
@@ -282,18 +282,17 @@ typedef struct gsc_policy {
     uint32_t hysteresis;               /* number of overflows that make a backoff; the overflows
                                           before the last are absorbed; overflow_reset restarts
                                           the count; 0 is 1 */
-    gsc_overflow_reset overflow_reset; /* GSC_RESET_* bits: events that refill the hysteresis */
+    gsc_overflow_reset overflow_reset; /* GSC_RESET_* bits: events that set that count to 0 */
     uint32_t apply_delay;              /* 1: a new scale is in force one update later */
-    double overflow_tolerance;         /* an overflow is absorbed while overflows are at most
-                                          this share of the steps since the last change;
-                                          overflow_reset restarts the count of overflows; below
-                                          1, or 1 with TOLERANCE_EXCLUSIVE */
+    double overflow_tolerance;         /* an overflow is absorbed if overflows_since_reset is at
+                                          most this share of steps_since_change; below 1, or 1
+                                          with TOLERANCE_EXCLUSIVE */
     uint64_t max_failed_backoffs;      /* GSC_EVENT_STOPPED after this many overflows in a row
                                           that could not lower the scale; 0: never */
     gsc_quirk quirks;                  /* GSC_QUIRK_* bits; 0 in any new policy */
     uint32_t reserved;                 /* 0 */
-    double target_amax;                /* not 0: the scale is predicted so that amax becomes
-                                          this, and no steps are counted */
+    double target_amax;                /* not 0: the scale is predicted so that scale * amax is
+                                          this; no steps are counted */
     double log2_decay;                 /* decay of the running mean of log2(amax); from 0, below
                                           1 */
     double log2_slow_decay;            /* decay of the slower mean and of the mean square; from
@@ -301,8 +300,8 @@ typedef struct gsc_policy {
     double log2_margin_sigmas;         /* standard deviations kept free above the mean */
     double overflow_sample_log2;       /* sample of log2(amax) for an overflow */
     double guard_norm;                 /* a norm above this is an outlier; 0: no such threshold */
-    double guard_ratio;                /* a norm above this times the mean is an outlier, if the
-                                          mean is above 0; above 1, or 0: no such threshold */
+    double guard_ratio;                /* a norm above this times a mean above 0 is an outlier;
+                                          must be above 1; 0: no such threshold */
     double guard_sigmas;               /* a norm this many standard deviations above the mean is
                                           an outlier; 0: no such threshold */
     double guard_decay;                /* factor of the old mean and variance at each sample
@@ -344,9 +343,9 @@ typedef uint32_t gsc_trait;
 /*
  * Writes the traits of a policy, and a copy of the policy that has its defaults as numbers, for
  * display. In *out, which GSC_POLICY_INIT made, init_scale, growth_factor and hysteresis are 1 if
- * they were 0, and backoff_factor is 1 / growth_factor if it was 0. Other fields do not change. Do
- * not update by *out: backoffs can round differently, because with a backoff_factor of 0 they
- * divide by growth_factor. *out can be *policy.
+ * they were 0, and backoff_factor is 1 / growth_factor if it was 0. Other fields do not change.
+ * Update with *policy, not *out: a backoff_factor of 0 divides by growth_factor, and that can round
+ * differently. *out can be *policy.
  *
  *     out     NULL: not wanted
  *     traits  NULL: not wanted
@@ -374,9 +373,9 @@ typedef void gsc_task(void *data, uint64_t index);
 /*
  * The caller's thread pool. It runs task(data, i) for every i below count, in any order and on any
  * threads, and returns 0 when all tasks have returned. If it cannot run the tasks, it runs none and
- * returns another number. Then the call fails with GSC_ERROR_MEMORY and has written nothing. If the
- * pool has already run other tasks of the same call, the calling thread runs these tasks instead.
- * Tasks do not block, do not call the caller's code, and need 120 KiB of stack.
+ * returns another number. If it ran none of this call before, the call fails with GSC_ERROR_MEMORY
+ * and has written nothing, else the calling thread runs them. Tasks do not block, do not call the
+ * caller's code, and need 120 KiB of stack.
  */
 typedef int32_t gsc_parallel_for(void *pool, gsc_task *task, void *data, uint64_t count);
 
@@ -452,8 +451,8 @@ typedef struct gsc_factor {
                             clipped */
     float scale_f32;     /* scale, rounded; fused optimizers read the floats in place */
     float inverse_f32;   /* inverse, rounded */
-    uint64_t generation; /* number of the scale in its state; a later scale has a larger number;
-                            0: from no state */
+    uint64_t generation; /* a number that rises at every update, also if the scale stays; 0: from
+                            no state */
 } gsc_factor;
 
 /*
@@ -492,14 +491,14 @@ typedef uint32_t gsc_report_kind;
 /*
  * The results of calls on gradients. Calls on tensors, gsc_report_from_number, gsc_report_from_flag
  * and gsc_report_merge fill a report in. A report of zeros is refused: no call filled it in. If the
- * call of a rank fails, its report is zeros with `status` and `overflow` set. Contradictions are
+ * call of a rank fails, fill in zeros with `status` and `overflow` yourself. Contradictions are
  * also refused, such as NaN elements without an overflow.
  */
 typedef struct gsc_report {
-    float found_inf;                 /* `overflow` as the float that fused optimizers read; if it
-                                        is not 0, that alone is an overflow */
-    int32_t overflow;                /* 1: do not step. An element is Inf or NaN or became so, or
-                                        options.policy judges so, or the call failed */
+    float found_inf;                 /* `overflow` as a float, for fused optimizers that run
+                                        before the update; not 0: an overflow */
+    int32_t overflow;                /* 1: an element is Inf or NaN or became so, or
+                                        options.policy says so, or a device or rank failed */
     gsc_status status;               /* GSC_OK, or the error of a device or a rank */
     gsc_want measured;               /* GSC_WANT_* bits */
     uint64_t generation;             /* generation of the factor; 0: unknown */
@@ -540,7 +539,7 @@ typedef struct gsc_report {
 GSC_API gsc_status gsc_report_from_number(double number, gsc_report *out, gsc_error *err);
 
 /*
- * Makes the report of an overflow that other code found, such as a framework's found_inf. It has no
+ * Makes a report of the flag of other code, such as a framework's found_inf. It has no
  * measurements, so a policy that judges by the norm or by amax refuses it unless it has an
  * overflow.
  *
@@ -552,7 +551,7 @@ GSC_API gsc_status gsc_report_from_flag(int32_t overflow, gsc_report *out, gsc_e
 typedef uint32_t gsc_merge_kind;
 #define GSC_MERGE_SHARDS  0u /* different gradients: shards, layers, optimizers; their sums of
                                 squares are added */
-#define GSC_MERGE_ADDENDS 1u /* gradients that are added: micro-batches, data-parallel ranks; the
+#define GSC_MERGE_ADDENDS 1u /* gradients to add: micro-batches, ranks before an all-reduce; the
                                 norm of their sum is unknown */
 
 /*
@@ -584,7 +583,7 @@ GSC_API gsc_status gsc_report_merge(const gsc_exec *exec, const gsc_report *repo
                                     gsc_error *err);
 
 /*
- * Copies *factor to *out and multiplies the inverse by min(1, max_norm / (norm + 1e-6)), as
+ * *out is *factor with its inverse multiplied by min(1, max_norm / (norm + 1e-6)), as
  * torch.nn.utils.clip_grad_norm_ does. The report needs GSC_WANT_NORM. After gsc_measure, unscale
  * with *out to clip in the same pass. If an optimizer takes a multiplier, pass out->inverse_f32. To
  * also clip outliers, make both factors from the same factor, and unscale with the one that has the
@@ -600,13 +599,13 @@ GSC_API gsc_status gsc_factor_clip_grad_norm(const gsc_exec *exec, const gsc_fac
 /* ---- State: the scale and its counts --------------------------------------------------------- */
 
 /*
- * If a policy clips outliers, update first: the pass that unscales then also clips:
+ * If a policy clips outliers, measure and update before you unscale and clip:
  *
  *     gsc_factor factor = state.factor;
  *     if (gsc_measure(NULL, &factor, gradients, n, &options, &report, &err) ||
  *         gsc_state_update(NULL, &policy, &state, &report, &state, &err) ||
  *         gsc_factor_clip_outlier(NULL, &factor, &state, &factor, &err) ||
- *         gsc_unscale(NULL, &factor, gradients, gradients, n, NULL, NULL, &err))
+ *         gsc_unscale(NULL, &factor, gradients, f32_gradients, n, NULL, NULL, &err))
  *         ... err.message ...
  *     if (!state.skip) ... optimizer step ...
  */
@@ -615,35 +614,35 @@ GSC_API gsc_status gsc_factor_clip_grad_norm(const gsc_exec *exec, const gsc_fac
 typedef uint32_t gsc_event;
 #define GSC_EVENT_GREW           1u    /* the scale became larger */
 #define GSC_EVENT_BACKED_OFF     2u    /* the scale became smaller */
-#define GSC_EVENT_SKIPPED        4u    /* an overflow, an outlier, or a failure on a device:
-                                          leave the parameters alone */
-#define GSC_EVENT_ABSORBED       8u    /* the overflow was absorbed by hysteresis or tolerance */
+#define GSC_EVENT_SKIPPED        4u    /* an overflow, a skipped outlier, or a failure on a
+                                          device: leave the parameters alone */
+#define GSC_EVENT_ABSORBED       8u    /* skipped, but hysteresis or tolerance kept the scale */
 #define GSC_EVENT_AT_CEILING     16u   /* max_scale limited a growth */
 #define GSC_EVENT_AT_FLOOR       32u   /* min_scale limited a backoff */
 #define GSC_EVENT_BACKOFF_FAILED 64u   /* the overflow could not lower the scale */
-#define GSC_EVENT_STOPPED        128u  /* the policy ends the training: further steps would be
-                                          skipped, or ceiling_rule ends it */
+#define GSC_EVENT_STOPPED        128u  /* the policy ends the training: by GSC_GUARD_STOP,
+                                          max_failed_backoffs or GSC_LIMIT_STOP */
 #define GSC_EVENT_STALE          256u  /* the report was made with another factor than the one in
                                           force: it is late, or was used twice */
 #define GSC_EVENT_OUTLIER        512u  /* the guard found an outlier, see guard_threshold;
                                           without SKIPPED and CLIPPED, it was let through */
-#define GSC_EVENT_CLIPPED        1024u /* multiply the gradients by guard_multiplier, as
-                                          gsc_factor_clip_outlier does */
+#define GSC_EVENT_CLIPPED        1024u /* still to do: multiply the gradients by
+                                          guard_multiplier, or use gsc_factor_clip_outlier */
 
 /* The state of a scaler. It has no pointers: copy it, store it, send it. */
 typedef struct gsc_state {
     gsc_factor factor;             /* the scale in force */
     gsc_factor next;               /* the newest scale. Without apply_delay it equals `factor`.
-                                      With apply_delay it is in force after the next update: if
-                                      the update for this loss still runs, scale the next loss by
+                                      With apply_delay the next update copies it to `factor`; if
+                                      you do not wait for that update, scale the next loss by
                                       `next` */
     double log2_mean;              /* predictive policies: running mean of log2(amax) */
     double log2_slow_mean;         /* slower mean of log2(amax), with log2_slow_decay */
     double log2_mean_square;       /* slower mean of the square of log2(amax) */
     double log2_zero_weight;       /* weight of the initial zero in log2_mean */
     double log2_slow_zero_weight;  /* weight of the initial zero in log2_slow_mean */
-    int64_t good_steps;            /* good steps since the last overflow or growth, also one that
-                                      max_scale limited; with GSC_GROWTH_EVERY since the last
+    int64_t good_steps;            /* good steps since the last overflow or growth, even if
+                                      max_scale limited it; with GSC_GROWTH_EVERY since the last
                                       overflow */
     int64_t steps_since_change;    /* all steps since the scale changed */
     int64_t overflows_since_reset; /* overflows not reset yet */
@@ -691,8 +690,8 @@ GSC_API gsc_status gsc_state_init_from(const gsc_exec *exec, const gsc_policy *p
  * - GSC_EVENT_STOPPED: end the training. A further update works as any other.
  * - GSC_EVENT_STALE: the report was late or used twice, but it counted like any other.
  *
- * A report without a measurement that the policy needs is refused; options.policy measures it. For
- * a predictive policy, a report with amax 0 and no overflow is no sample: the scale stays.
+ * A report without a measurement that the policy needs is refused: set options.policy. For a
+ * predictive policy, a report with amax 0 and no overflow is no sample: the scale stays.
  */
 GSC_API gsc_status gsc_state_update(const gsc_exec *exec, const gsc_policy *policy,
                                     const gsc_state *state, const gsc_report *report,
@@ -722,8 +721,8 @@ typedef uint32_t gsc_cause;
 #define GSC_CAUSE_NONE        0u /* nothing was wrong */
 #define GSC_CAUSE_OVERFLOW    1u /* Inf or NaN */
 #define GSC_CAUSE_OUTLIER     2u /* `value` is above `threshold`, or equal to it with INCLUSIVE */
-#define GSC_CAUSE_CEILING     3u /* the scale would pass max_scale, and ceiling_rule stops */
-#define GSC_CAUSE_OTHER_STATE 4u /* a combined state found an outlier */
+#define GSC_CAUSE_CEILING     3u /* a growth would reach max_scale, and ceiling_rule stops */
+#define GSC_CAUSE_OTHER_STATE 4u /* a combined state decided this */
 #define GSC_CAUSE_FAILURE     5u /* the update failed on a device; see state.status */
 
 /* Why the last update took, clipped or skipped its step. */
@@ -732,7 +731,7 @@ typedef struct gsc_reason {
     gsc_cause cause;      /* GSC_CAUSE_* */
     double value;         /* with OUTLIER, the norm or number that was judged; 0: unknown */
     double threshold;     /* with OUTLIER, the threshold that `value` is above */
-    double multiplier;    /* multiply the gradients by this */
+    double multiplier;    /* 1; below 1 if clipped, 0 if skipped */
     int64_t in_a_row;     /* with OUTLIER, the number of outliers in a row */
     char message[192];    /* a sentence for a log, such as "skipped: the norm, 3, is above 2, 1
                              in a row"; empty if the step is taken as it is */
@@ -780,12 +779,12 @@ GSC_API gsc_status gsc_state_load(const void *bytes, uint64_t size, gsc_policy *
 /* ---- Ranks: all step, or none ---------------------------------------------------------------- */
 
 /*
- * Ranks that hold parts or copies of one model each have a state, which stays the same on all
- * ranks. Each rank writes its rank and a digest into the report of its own gradients, gathers the
- * reports of all ranks in order, and merges them. If the call of a rank fails, the rank sends zeros
- * with `status` and `overflow`, so that the others do not wait:
+ * Ranks that hold parts or copies of one model each have a state; all these states are equal. Each
+ * rank writes its rank and a digest into the report of its own gradients, gathers the reports of
+ * all ranks in order, and merges them. If the call of a rank fails, it sends zeros with `status`
+ * and `overflow`; none waits, and all updates fail:
  *
- *     gsc_status status = gsc_unscale(NULL, &state.factor, gradients, gradients, n, &options, &report, &err);
+ *     gsc_status status = gsc_unscale(NULL, &state.factor, gradients, f32_gradients, n, &options, &report, &err);
  *     if (status != GSC_OK)
  *         report = (gsc_report){.status = status, .overflow = 1};
  *     gsc_report_set_rank(NULL, &report, &policy, &state, rank, &report, NULL);
@@ -984,7 +983,7 @@ GSC_API gsc_status gsc_state_export(const char *format, const char *prefix,
  * section of a configuration. *out_policy, made by GSC_POLICY_INIT, becomes `policy` with these
  * settings; both can be one struct. Every format also reads the fields of gsc_policy by their own
  * names. `format` can be the name of a guard preset, which has no other keys. If the prefix is
- * DeepSpeed's section for bf16, or if that section is on and fp16 is off, the scale is 1 for good,
+ * DeepSpeed's section for bf16, or if that section is on and fp16 is off, the scale is 1 forever,
  * whatever `policy` starts with.
  *
  *     prefix          beginning of the keys, up to a dot, such as "fp16"; other keys are ignored,
@@ -1039,8 +1038,8 @@ typedef uint32_t gsc_metric;
 #define GSC_METRIC_INF_COUNT          12u /* elements that are Inf, if there is a report */
 #define GSC_METRIC_GUARD_THRESHOLD    13u /* threshold that the guard compared the norm with;
                                              NULL if it compared none */
-#define GSC_METRIC_GUARD_MULTIPLIER   14u /* what the gradients are multiplied by: 1, less if
-                                             clipped, 0 if skipped */
+#define GSC_METRIC_GUARD_MULTIPLIER   14u /* state.guard_multiplier: 1, less if clipped, 0 if
+                                             skipped */
 
 /*
  * Writes the state after an update, and the report of that update, as numbers with names: see
@@ -1152,7 +1151,7 @@ typedef struct gsc_tensor_options {
 /*
  * A call takes a whole list of mixed dtypes and sizes, in any dense layout. Input and output of an
  * entry have equal counts, and either the same address and element size (in place) or no byte in
- * common. No output can overlap another entry; only gsc_tensors_check_overlap checks this. A
+ * common. No output may overlap another entry; only gsc_tensors_check_overlap checks this. A
  * complex tensor needs a complex output. Each complex element counts once, with its larger part.
  *
  * Narrow types are widened exactly, multiplied in float and rounded to nearest even. Doubles are
@@ -1163,15 +1162,15 @@ typedef struct gsc_tensor_options {
  * before it is rounded to the output.
  *
  * A factor of NULL is 1: then gsc_scale and gsc_unscale are casts, and options.clamp makes them
- * saturate. Options and report can be NULL: nothing is wanted.
+ * saturate. Options can be NULL, and report where listed.
  */
 
 /*
- * Makes the report that gsc_unscale in place would make, without writing tensors * factor.inverse.
+ * Makes the report of gsc_unscale in place, rounded to each input's dtype, but writes no tensor.
  *
  *     factor   NULL: 1
  *     tensors  NULL only with n = 0
- *     options  NULL: nothing is wanted; its clamp must be 0
+ *     options  NULL: no options; their clamp must be 0
  */
 GSC_API gsc_status gsc_measure(const gsc_exec *exec, const gsc_factor *factor,
                                const gsc_tensor *tensors, uint64_t n,
@@ -1185,7 +1184,7 @@ GSC_API gsc_status gsc_measure(const gsc_exec *exec, const gsc_factor *factor,
  *     factor   NULL: 1
  *     tensors  NULL only with n = 0
  *     out      NULL only with n = 0
- *     options  NULL: nothing is wanted
+ *     options  NULL: no options
  *     report   NULL: not wanted
  */
 GSC_API gsc_status gsc_unscale(const gsc_exec *exec, const gsc_factor *factor,
@@ -1199,7 +1198,7 @@ GSC_API gsc_status gsc_unscale(const gsc_exec *exec, const gsc_factor *factor,
  *     factor   NULL: 1
  *     tensors  NULL only with n = 0
  *     out      NULL only with n = 0
- *     options  NULL: nothing is wanted
+ *     options  NULL: no options
  *     report   NULL: not wanted
  */
 GSC_API gsc_status gsc_scale(const gsc_exec *exec, const gsc_factor *factor,
@@ -1213,19 +1212,19 @@ GSC_API gsc_status gsc_scale(const gsc_exec *exec, const gsc_factor *factor,
  * if they are finite. Sums are made in the multiplying type, or in double if `out` is double. The
  * call reads `tensors` twice; `out` must be other memory.
  *
- * For a step of several micro-batches, merge their reports as addends, beginning with the merge of
- * none. Make a factor of the number of micro-batches that were added, and unscale the sums with it
- * and with options.policy. Then update:
+ * For a step of several micro-batches, merge their reports as addends; start with a merge of n = 0.
+ * Make a factor of the number of micro-batches that were added, and unscale the sums with it and
+ * with options.policy. Then update:
  * - Without an overflow in the merged report, update with the report of the sums, and leave the
  *   parameters alone if state.skip is 1.
- * - With an overflow, update with the merged report, so that the scale backs off. state.skip is
- *   then 1 because of the micro-batch that was left out. Take the step of the other micro-batches
- *   if the report of the sums has no overflow. A guard does not judge this step.
+ * - With an overflow, update with the merged report, so that the scale backs off. Ignore its
+ *   state.skip, which is 1. Take the step of the other micro-batches, if there are any and the
+ *   report of the sums has no overflow. A guard does not judge this step.
  *
  *     factor   NULL: 1
  *     tensors  NULL only with n = 0
  *     out      NULL only with n = 0
- *     options  NULL: nothing is wanted; its clamp must be 0
+ *     options  NULL: no options; their clamp must be 0
  */
 GSC_API gsc_status gsc_unscale_accumulate(const gsc_exec *exec, const gsc_factor *factor,
                                           const gsc_tensor *tensors, const gsc_tensor *out,

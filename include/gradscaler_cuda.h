@@ -58,8 +58,8 @@ typedef struct gsc_cuda_options {
 /*
  * Makes a context on a CUDA device. It uses the device's primary context, which frameworks share.
  * It loads the kernels, so that no later call has to; this takes seconds the first time on a
- * machine. Make one context for each device, not one for each call. It needs compute capability 7.0
- * and a driver of CUDA 11.0. A process that was forked after CUDA was used cannot use it.
+ * machine. Make one context for each device, not one for each call. Minimum: compute capability
+ * 7.0, driver of CUDA 11.0. A process that was forked after CUDA was used cannot use it.
  * cudaDeviceReset ends the context, so destroy it before.
  */
 GSC_API gsc_status gsc_context_create_cuda(const gsc_cuda_options *options, gsc_context **out,
@@ -111,7 +111,7 @@ GSC_API gsc_status gsc_exec_wait(const gsc_exec *exec, gsc_error *err);
  * Writes the bytes of exec->workspace that any of these calls needs for this list; 0 on the CPU.
  *
  *     tensors  NULL only with n = 0
- *     options  NULL: nothing is wanted
+ *     options  NULL: no options
  */
 GSC_API gsc_status gsc_workspace_size(const gsc_exec *exec, const gsc_tensor *tensors, uint64_t n,
                                       const gsc_tensor_options *options, uint64_t *size,

@@ -132,7 +132,7 @@ static void choose_kernels(const gsc_pass *pass, gsc_plan *p)
     const unsigned does = (sums ? GSC_SUMS : 0) | (p->counts ? GSC_COUNTS : 0);
     gsc_kernel *const(*unscale)[gsc_dtypes] = k->unscale[does];
     p->last = NULL;
-    if (pass->operation == GSC_OPERATION_CHECK || p->copies) {
+    if (pass->operation == GSC_OPERATION_MEASURE || p->copies) {
         p->kernel = sums ? k->norm[p->source] : k->check[p->source];
     } else if (adds && p->source == p->wide) {
         p->kernel = k->add[p->source][p->out];
@@ -227,7 +227,7 @@ void gsc_plan_make(const gsc_pass *pass, uint32_t in, uint32_t out, gsc_plan *p)
     choose_kernels(pass, p);
     p->streams = pass->streams && !p->last && !p->copies && out != gsc_f64;
     p->sums_floats = (pass->want & GSC_WANT_NORM) && p->wide == gsc_f32;
-    p->is_direct = (stores || pass->operation == GSC_OPERATION_CHECK) && !p->last && !p->copies &&
+    p->is_direct = (stores || pass->operation == GSC_OPERATION_MEASURE) && !p->last && !p->copies &&
                    p->source == in &&
                    !(pass->want & (GSC_WANT_AMAX | (p->counts ? 0 : GSC_WANT_UNDERFLOW)));
     /* Two blocks of a narrow dtype fit into L1, and two blocks of bytes into gsc_norm.input. */

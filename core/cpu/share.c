@@ -132,7 +132,7 @@ static double run_chunk(gsc_worker *w, cursor at)
     const gsc_tensor *in = &w->pass->in[at.tensor];
     const unsigned char *from = in->data;
     unsigned char *to =
-        w->pass->operation == GSC_OPERATION_CHECK ? NULL : w->pass->out[at.tensor].data;
+        w->pass->operation == GSC_OPERATION_MEASURE ? NULL : w->pass->out[at.tensor].data;
     const bool is_direct = is_direct_of(w, in) && !(plan->streams && from != to);
     const uint64_t end = least(gsc_numbers_of(in), (at.chunk + 1) * GSC_CHUNK);
     const uint64_t block = is_direct ? plan->block : GSC_BLOCK;
@@ -168,7 +168,7 @@ static inline __attribute__((always_inline)) uint64_t run_small_as(runner *r, ui
     const gsc_pass *pass = w->pass;
     const gsc_tensor *in = &pass->in[tensor], *out = pass->out ? &pass->out[tensor] : in;
     const uint32_t from = in->dtype, to = out->dtype;
-    const bool reads = pass->operation == GSC_OPERATION_CHECK;
+    const bool reads = pass->operation == GSC_OPERATION_MEASURE;
     gsc_block b = {.parts = gsc_reals[from].parts};
     uint64_t done = 0;
     for (; done < count; done++, in++, out++) {
@@ -370,7 +370,7 @@ static bool check_and_add(const gsc_pass *pass, const gsc_cpu *cpu, uint64_t byt
 {
     gsc_pass check = *pass, add = *pass;
     gsc_report unread;
-    check.operation = GSC_OPERATION_CHECK;
+    check.operation = GSC_OPERATION_MEASURE;
     if (!run_pass(&check, cpu, bytes, true, found))
         return false;
     add.want = 0;

@@ -125,13 +125,13 @@ gsc_status gsc_cpu_step(const gsc_exec *exec, const gsc_step *step, gsc_error *e
         return fail_clip(step, status, err);
     case GSC_STEP_MERGE:
         return status == GSC_ERROR_MISMATCH ? fail_agreement(step, err) : fail_merge(step, err);
-    case GSC_STEP_STAMP:
+    case GSC_STEP_SET_RANK:
         if (status == GSC_ERROR_STATE)
             return gsc_state_check(step->state, 3, "state", err);
         return gsc_report_check(step->reports, 1, -1, "report", err);
     case GSC_STEP_STATE_INIT:
         return fail_from(step->state, err);
-    case GSC_STEP_JOIN:
+    case GSC_STEP_COMBINE:
         GSC_TRY(gsc_state_check(step->state, 1, "state", err));
         return gsc_state_check(step->other, 2, "other", err);
     case GSC_STEP_GUARD:

@@ -182,10 +182,10 @@ static gsc_status step(const gsc_exec *exec, const gsc_step *step, gsc_error *er
     } arguments[] = {[GSC_STEP_MULTIPLY] = {0, 0, 3, "", ""},
                      [GSC_STEP_CLIP] = {0, 2, 4, "", "report"},
                      [GSC_STEP_MERGE] = {0, 1, 5, "", "reports"},
-                     [GSC_STEP_STAMP] = {3, 1, 5, "state", "report"},
+                     [GSC_STEP_SET_RANK] = {3, 1, 5, "state", "report"},
                      [GSC_STEP_STATE_INIT] = {2, 0, 3, "from", ""},
                      [GSC_STEP_UPDATE] = {2, 3, 4, "state", "report"},
-                     [GSC_STEP_JOIN] = {1, 0, 3, "state", ""},
+                     [GSC_STEP_COMBINE] = {1, 0, 3, "state", ""},
                      [GSC_STEP_GUARD] = {2, 0, 3, "state", ""}};
     const int reports = arguments[step->kind].reports, state = arguments[step->kind].state;
     const bool starts = step->kind == GSC_STEP_STATE_INIT && !step->state; /* without `from` */

@@ -2,7 +2,7 @@
 /*
  * Generated from kernels.cu by ptx.py. Do not edit.
  * compiler: Debian clang version 14.0.6
- * sources: a5db26151a2d3e4bd44d3ca9d11ffa311bb3e03a7fec095577a7ea3eee40f2c9
+ * sources: 0f06718d660e3160b020071d0c88ae8ac6e109f9482f8f70de3cc0a441a03393
  */
 #include "launch.h"
 

@@ -509,7 +509,7 @@ TEST_CASE("a report that no call leaves is refused wherever one is read", "[erro
     }
     const Row rows[] = {
         {"kind", "0 to 4", 5, [](gsc_report &r) { r.kind = 5; }},
-        {"kind", "is 0: no call filled the report in", nan_value,
+        {"kind", "is 0: no call wrote the report", nan_value,
          [](gsc_report &r) { r = gsc_report{}; }},
         {"flags", "must be 0", 1, [](gsc_report &r) { r.flags = 1; }},
         {"measured", "bits 1, 2 and 4", 8, [](gsc_report &r) { r.measured = 8; }},

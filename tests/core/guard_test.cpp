@@ -710,11 +710,11 @@ TEST_CASE("the reason of an update is said as data and as a sentence", "[guard]"
         {after(torch, start(torch), {nan_value}), GSC_OUTCOME_STOPPED, GSC_CAUSE_OVERFLOW, 0, 0, 0,
          0,
          "stopped: overflow at a loss scale of 1: look for Inf or NaN in the input, the loss and "
-         "the parameters, and go back to a checkpoint from before that"},
+         "the parameters, and go back to an earlier checkpoint"},
         {after(stops, start(stops), {1}), GSC_OUTCOME_STOPPED, GSC_CAUSE_CEILING, 0, 0, 1, 0,
          "stopped: the scale, 1, would pass max_scale"},
         {both, GSC_OUTCOME_CLIPPED, GSC_CAUSE_OTHER_STATE, 0, 0, 0.25, 0,
-         "clipped: multiplied by 0.25: so says a state that it was combined with"},
+         "clipped: multiplied by 0.25: decided by a combined state"},
         {failed, GSC_OUTCOME_SKIPPED, GSC_CAUSE_FAILURE, 0, 0, 0, 0,
          "skipped: the update failed on the device: the report failed or lacks what the policy "
          "needs"},

@@ -175,7 +175,7 @@ TEST_CASE("each finding comes from the run that has the fault, with what to do",
         CHECK(
             std::string(notes[0].message) ==
             "the gradients have NaN at a scale of 128, and no scale cures that: look at the input, "
-            "the loss and the parameters, and go back to a checkpoint from before");
+            "the loss and the parameters, and go back to an earlier checkpoint");
         while (run.state.total_overflows < 100)
             run.step(1, 1);
         run.steps = 100; /* a scale that grows less often would not help */

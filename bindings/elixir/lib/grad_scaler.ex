@@ -24,7 +24,7 @@ defmodule GradScaler do
   dirty scheduler where it is large. `device_put/2` puts trees on a GPU. Integer tensors among
   gradients are left alone; anything else raises `ArgumentError` and tells where it is.
 
-  A complex element counts once, as its larger part does, and cannot become a real one.
+  A complex element counts once, by its larger part; its result must be complex.
 
   Results have the shape, the names and the backend of the tensors that they replace. The call fetches the
   elements from the backend and transfers the results to it with the backend's default options; a backend
@@ -43,7 +43,7 @@ defmodule GradScaler do
   states are host memory all the same, so each call waits for the device, on a dirty scheduler; calls on
   one device take turns.
 
-  Memory is freed when the last term that names it is garbage, and a device after its memory. As the
+  Memory is freed when the last term that refers to it is collected, and a device after its memory. As the
   collector does not know how much a small term holds, `device_free/1` frees a tree now. A device is used
   by the node that opened it. When the library is upgraded in a running node, devices that were open
   before are refused by the new code: open them again.
@@ -76,7 +76,7 @@ defmodule GradScaler do
   @typedoc "A snapshot of a scale, see `factor/1`. `generation` tells the scales of a state apart."
   @type factor :: %Factor{scale: real, inverse: real, generation: integer}
 
-  @typedoc "What a number is. Erlang's floats are finite, so what is not is an atom."
+  @typedoc "A number. Erlang's floats are finite, so infinities and NaN are atoms."
   @type real :: float | integer | :infinity | :neg_infinity | :nan
 
   @typedoc "The name of a type of elements."
@@ -328,7 +328,7 @@ defmodule GradScaler do
     same_shapes!(shapes(sums), shapes(grads))
 
     if paths != sum_paths do
-      raise ArgumentError, "sums is a tree of another shape than the gradients"
+      raise ArgumentError, "sums has other keys or indices than the gradients"
     end
 
     {results, report} = call(:unscale_accumulate, found, sum_leaves, scaler, options)
@@ -391,7 +391,7 @@ defmodule GradScaler do
 
   def per_tensor(%Report{}) do
     raise ArgumentError,
-          "the report has none of each gradient: it is no report of unscale, measure or unscale_accumulate"
+          "the report has no reports of gradients: take one from unscale, measure or unscale_accumulate"
   end
 
   @doc """
@@ -411,7 +411,7 @@ defmodule GradScaler do
 
   def first_overflow(%Report{}) do
     raise ArgumentError,
-          "the paths of the report are not known, as it was made of bytes: send and merge reports as terms"
+          "the paths of the report are not known, as it was decoded from bytes: send and merge reports as terms"
   end
 
   @doc """

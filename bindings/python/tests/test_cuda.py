@@ -743,7 +743,7 @@ def test_over_several_devices_a_bad_array_anywhere_changes_nothing(order):
     refused({"device": Tensor([1]), "bad": frozen}, words="read-only")
     refused({"host": np.ones(2, F32), "device": Tensor([1], 1), "bad": Tensor([1], 0, np.int32)}, words="not supported")
     results = {"host": np.zeros(2, F32), "bad": Tensor([0], dtype=np.complex64)}
-    refused({"host": np.ones(2, F32), "bad": Tensor([1])}, results, "make both complex, or none")
+    refused({"host": np.ones(2, F32), "bad": Tensor([1])}, results, "make both complex, or neither")
 
 
 INTEGERS = np.ones(1, np.int32)

@@ -166,7 +166,7 @@ def test_a_message_says_what_to_do_in_python():
         (lambda s: s.measure(ones(dtype=int)), "grads has dtype int64, which is not supported: pass"),
         (
             lambda s: s.unscale({"a": ones()}, {"a": ones(dtype="c8")}),
-            "out['a'].dtype is complex64, but its input is float32: make both complex, or none",
+            "out['a'].dtype is complex64, but its input is float32: make both complex, or neither",
         ),
         (lambda s: s.load_state_dict(before_0_3(saved="00")), "the size of state['saved'] is 1"),
         (lambda s: Report.from_bytes(b"123"), "a report has 256 bytes, not 3"),
@@ -600,7 +600,7 @@ def test_a_report_that_nobody_filled_in_is_refused():
     scaler = Scaler("torch")
     calls = (lambda: scaler.update(Report()), lambda: scaler.set_rank(Report(), 0), lambda: Report.merge([Report()]))
     for call in calls:
-        assert ".kind is 0: no call filled the report in" in refusal(call, scaler, of=Error)
+        assert ".kind is 0: no call wrote the report" in refusal(call, scaler, of=Error)
     assert "norm" in refusal(lambda: scaler.clip_factor(Report(), 1.0), scaler)
     assert scaler.update(Report(overflow=True)) == gradscaler.Event.SKIPPED | gradscaler.Event.BACKED_OFF
 

@@ -181,7 +181,7 @@ def test_a_diagnosis_of_a_history_knows_its_guard(tmp_path):
         for _ in range(39):
             scaler.update(Report.of_number(9.5))
     (found,) = gradscaler.diagnose(tmp_path / "run.csv")
-    assert found.startswith("the guard skipped 39 steps, the last 39 in a row, as the norm was above 4")
+    assert found.startswith("the guard skipped 39 steps; the last 39 norms were above the threshold, 4")
     assert found == scaler.diagnose(steps=39)[0]
 
 
@@ -230,7 +230,7 @@ def test_a_diagnosis_names_the_array_and_says_what_to_do():
     scaler.update(report)
     (found,) = scaler.diagnose(report)
     assert found.kind == NoteKind.NOT_FINITE
-    assert found.endswith("go back to a checkpoint from before; look first at 'b'")
+    assert found.endswith("go back to an earlier checkpoint; look first at 'b'")
     assert Scaler("torch").diagnose() == []
 
 

@@ -846,7 +846,9 @@ def test_a_rank_whose_call_failed_lets_nobody_step(error, status):
     assert (failed.overflow, failed.found_inf, merged.overflow, merged.status) == (True, 1.0, True, failed.status)
     assert failed.status == status
     assert "status=" in repr(failed)
-    with pytest.raises(gradscaler.Error, match="report.status is an error: .*; what the call that failed raised says"):
+    with pytest.raises(
+        gradscaler.Error, match="report.status is an error: .*; see the error that the failed call raised says"
+    ):
         Scaler().update(merged)
 
 

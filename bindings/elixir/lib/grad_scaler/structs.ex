@@ -306,7 +306,7 @@ defmodule GradScaler.Policy do
   * `backoff_factor` - a backoff multiplies by this, in (0, 1]; 0: divides by growth_factor
   * `growth_interval` - good steps from one growth to the next; 0 never grows
   * `growth_rule` - one of these: `:reached`, `:exact`, `:every`, `:all_steps`
-  * `growth_extra_steps` - steps that the count needs beyond the interval
+  * `growth_extra_steps` - steps that a growth needs beyond the interval
   * `max_scale` - ceiling; 0 is none (infinity)
   * `min_scale` - floor; 0 is none
   * `ceiling_rule` - one of these at max_scale; with ENFORCE also for the first scale: `:clamp`,
@@ -316,25 +316,24 @@ defmodule GradScaler.Policy do
   * `overflow_test` - one of these: `:element`, `:norm`
   * `hysteresis` - number of overflows that make a backoff; the overflows before the last are
     absorbed; overflow_reset restarts the count; 0 is 1
-  * `overflow_reset` - any of these: events that refill the hysteresis: `:on_growth`,
+  * `overflow_reset` - any of these: events that set that count to 0: `:on_growth`,
     `:on_good_step`, `:on_backoff`
   * `apply_delay` - 1: a new scale is in force one update later
-  * `overflow_tolerance` - an overflow is absorbed while overflows are at most this share of the
-    steps since the last change; overflow_reset restarts the count of overflows; below 1, or 1
-    with TOLERANCE_EXCLUSIVE
+  * `overflow_tolerance` - an overflow is absorbed if overflows_since_reset is at most this share
+    of steps_since_change; below 1, or 1 with TOLERANCE_EXCLUSIVE
   * `max_failed_backoffs` - `:stopped` after this many overflows in a row that could not lower the
     scale; 0: never
   * `quirks` - any of these; 0 in any new policy: `:tolerance_exclusive`, `:overflow_is_good`,
     `:allow_lockout`
-  * `target_amax` - not 0: the scale is predicted so that amax becomes this, and no steps are
+  * `target_amax` - not 0: the scale is predicted so that scale * amax is this; no steps are
     counted
   * `log2_decay` - decay of the running mean of log2(amax); from 0, below 1
   * `log2_slow_decay` - decay of the slower mean and of the mean square; from 0, below 1
   * `log2_margin_sigmas` - standard deviations kept free above the mean
   * `overflow_sample_log2` - sample of log2(amax) for an overflow
   * `guard_norm` - a norm above this is an outlier; 0: no such threshold
-  * `guard_ratio` - a norm above this times the mean is an outlier, if the mean is above 0; above
-    1, or 0: no such threshold
+  * `guard_ratio` - a norm above this times a mean above 0 is an outlier; must be above 1; 0: no
+    such threshold
   * `guard_sigmas` - a norm this many standard deviations above the mean is an outlier; 0: no such
     threshold
   * `guard_decay` - factor of the old mean and variance at each sample after the warm-up; below 1;
@@ -602,11 +601,11 @@ defmodule GradScaler.Report do
   @moduledoc """
   The results of calls on gradients. Calls on tensors, `report_from_number`, `report_from_flag`
   and `report_merge` fill a report in. A report of zeros is refused: no call filled it in. If the
-  call of a rank fails, its report is zeros with `status` and `overflow` set. Contradictions are
+  call of a rank fails, fill in zeros with `status` and `overflow` yourself. Contradictions are
   also refused, such as NaN elements without an overflow.
 
-  * `overflow` - do not step. An element is Inf or NaN or became so, or options.policy judges so,
-    or the call failed
+  * `overflow` - an element is Inf or NaN or became so, or options.policy says so, or a device or
+    rank failed
   * `status` - `:ok`, or the error of a device or a rank: `:ok`, `:null`, `:struct_size`,
     `:preset`, `:policy`, `:state`, `:report`, `:factor`, `:value`, `:dtype`, `:count`,
     `:overlap`, `:capacity`, `:corrupt`, `:version`, `:unavailable`, `:memory`, `:device`,
@@ -780,15 +779,15 @@ defmodule GradScaler.State do
   The state of a scaler. It has no pointers: copy it, store it, send it.
 
   * `factor` - the scale in force
-  * `next` - the newest scale. Without apply_delay it equals `factor`. With apply_delay it is in
-    force after the next update: if the update for this loss still runs, scale the next loss by
+  * `next` - the newest scale. Without apply_delay it equals `factor`. With apply_delay the next
+    update copies it to `factor`; if you do not wait for that update, scale the next loss by
     `next`
   * `log2_mean` - predictive policies: running mean of log2(amax)
   * `log2_slow_mean` - slower mean of log2(amax), with log2_slow_decay
   * `log2_mean_square` - slower mean of the square of log2(amax)
   * `log2_zero_weight` - weight of the initial zero in log2_mean
   * `log2_slow_zero_weight` - weight of the initial zero in log2_slow_mean
-  * `good_steps` - good steps since the last overflow or growth, also one that max_scale limited;
+  * `good_steps` - good steps since the last overflow or growth, even if max_scale limited it;
     with `:every` since the last overflow
   * `steps_since_change` - all steps since the scale changed
   * `overflows_since_reset` - overflows not reset yet

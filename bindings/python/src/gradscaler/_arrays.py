@@ -268,7 +268,7 @@ def _empty_like(array: Any, dtype: Any) -> Any:
 
 
 @functools.cache
-def _multiplies(kind: type) -> bool:
+def _is_framework_tensor(kind: type) -> bool:
     """Returns whether this is the type of a framework's tensor or of its tracer."""
     return hasattr(kind, "dtype") and hasattr(kind, "__mul__") and not hasattr(kind, "__array_interface__")
 

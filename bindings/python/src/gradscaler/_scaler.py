@@ -13,7 +13,7 @@ from typing import Any
 from . import _checkpoints, _cuda, _devices, _history, _structs
 from . import _gradscaler as c
 from ._arguments import _argument_names, _html, _index, _name_argument, _number, _positive, _power, _short_repr
-from ._arrays import Arrays, Container, _dtype, _Lists, _lists_of, _multiplies
+from ._arrays import Arrays, Container, _dtype, _is_framework_tensor, _Lists, _lists_of
 from ._checkpoints import Note
 from ._policy import Policy, warn_if_idle
 from ._report import _SIZE, LateReport, Report, _has, _restored, _spare_buffers, _take_buffer  # noqa: F401
@@ -30,9 +30,9 @@ class Scaler:
 
     Arrays: anything with a buffer, such as NumPy arrays in float16, float32, float64, complex64 and complex128, and in
     bfloat16, float8_e4m3fn and float8_e5m2 of ml_dtypes; or with DLPack, such as torch and CuPy, also in CUDA memory.
-    Cerebras' 16 bits are uint16 arrays: `array.view(gradscaler.cb16)`. Masked arrays include their masked elements.
+    Pass Cerebras' 16-bit floats as `uint16_array.view(gradscaler.cb16)`. Masked arrays include their masked elements.
     Lists and dicts can be nested: names are then tuples, such as ("layer", "weight"). None is skipped, and a torch
-    Parameter stands for its gradient: unscale(dict(model.named_parameters())). `Arrays` read many small arrays once.
+    Parameter stands for its gradient: unscale(dict(model.named_parameters())). `Arrays` prepares many small arrays once, for all calls.
 
     CUDA: a call runs on the current stream of the arrays' framework, and reading the report waits for the device. The
     call itself waits if the arrays are of several frameworks, or of one that does not say its stream. A call in a CUDA
@@ -45,7 +45,7 @@ class Scaler:
     scaler: they sleep between calls, end with it, and are made again in a forked process. If several calls run at the
     same time, one of them gets the threads. `state_dict` does not save them.
 
-    A refused argument raises Error, another ValueError, TypeError or KeyError that names it, and changes nothing.
+    A bad argument raises Error, ValueError, TypeError or KeyError; the error names it, and nothing changes.
     """
 
     notes: Sequence[Note] = ()
@@ -212,7 +212,7 @@ class Scaler:
         return _history.diagnosed(self.policy, self.state, report, steps, planned_steps)
 
     def history(self, path: str | os.PathLike, *, step: int | None = None, rank: int = 0) -> _history.History:
-        """Returns a CSV file that gets the metrics of each update: `with scaler.history("run.csv"):`; see `History`."""
+        """Returns a writer of each update's metrics to a CSV file: `with scaler.history("run.csv"):`; see `History`."""
         return _history.History(self, self.policy, path, step=step, rank=rank)
 
     # ---- the step ----
@@ -225,7 +225,7 @@ class Scaler:
         ml_dtypes, or "cb16"; a complex loss stays complex. A framework's tensor is multiplied by the framework, so that
         it can be differentiated.
         """
-        if _multiplies(type(loss)):
+        if _is_framework_tensor(type(loss)):
             if dtype is not None:
                 raise TypeError(f"dtype={_short_repr(dtype)}: cast the scaled {type(loss).__name__} instead")
             if not getattr(loss, "shape", (1,)) and str(getattr(loss, "dtype", "")).endswith("float16"):
@@ -273,7 +273,7 @@ class Scaler:
         `report.overflow` is the verdict of this scaler's policy. Step if it is False, and update in any case. If the
         policy guards, update first: only the update recognises outliers.
         clip_value: clamps each unscaled element to [-clip_value, clip_value] before it is rounded; finite and above 0.
-            Both parts of a complex element are clamped. The report is of the gradients before, so it finds overflows
+            Both parts of a complex element are clamped. The report ignores the clamp, so it finds overflows
         want, histogram, per_tensor: measure more: a union of Want; a histogram; a report of each array
         factor: the snapshot of the scale that the loss was scaled by, if an update ran since
         No two arrays may share memory.
@@ -296,12 +296,12 @@ class Scaler:
         """Adds a micro-batch's gradients, divided by the scale, to `out` if all are finite; else adds nothing.
 
         out: arrays of the same shapes (by the same names) in other memory, of any dtypes, best float32; complex arrays
-            for complex gradients. Only `Arrays`, which contain it, need no `out`
+            for complex gradients. `Arrays` have their own `out`
         want, histogram, per_tensor, factor: as in `unscale`
 
         `report.overflow` means that nothing was added. The report is of these gradients divided by the scale, in the
-        dtypes of `out`. Pass the reports of all micro-batches to `update`. If one has an overflow, skip the step: the
-        sum lacks its gradients. The norm of the sum is not known from the reports: if the policy judges by the norm,
+        dtypes of `out`. Pass the reports of all micro-batches to `update`. If one has an overflow, skip the step, or divide
+        the sum by the number of micro-batches that were added. The norm of the sum is not known from the reports: if the policy judges by the norm,
         `measure` the sum with unscaled=True and pass that report to `update`. An error adds nothing.
         """
         report = self._call("gsc_unscale_accumulate", _lists_of(grads, out), factor, want, histogram, per_tensor, {})
@@ -318,7 +318,7 @@ class Scaler:
         factor: Factor | None = None,
         unscaled: bool = False,
     ) -> Report:
-        """Returns the report of `unscale` in place, but writes nothing. unscaled=True: the gradients have scale 1."""
+        """Returns the report that `unscale` would, but writes nothing. unscaled=True: the gradients are unscaled."""
         if unscaled and factor is not None:
             raise TypeError("pass factor or unscaled, not both")
         options = {"policy": self.policy}
@@ -341,10 +341,10 @@ class Scaler:
         except c.Error as error:
             _name_argument(error, {})
             if error.field == "status":
-                error.args = (f"{error}; what the call that failed raised says more",)
+                error.args = (f"{error}; see the error that the failed call raised",)
             for field, name, want in (("sum_squares", "norm", Want.NORM), ("amax", "amax", Want.AMAX)):
                 if error.field == field and not _has(report, want):
-                    advice = f"pass want=Want.{want.name} to what made it, or check the sum of several"
+                    advice = f"pass want=Want.{want.name} to the call that made it, or measure the sum"
                     error.args = (f"report.{name} was not measured, and this policy judges by it: {advice}",)
             raise
         self._combined_reasons = None

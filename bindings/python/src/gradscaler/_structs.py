@@ -40,8 +40,8 @@ class Feature(enum.IntEnum):
 
 
 class Growth(enum.IntEnum):
-    """growth_rule: when the scale grows. The count is `good_steps`, with ALL_STEPS
-    `steps_since_change`, minus growth_extra_steps."""
+    """growth_rule: when the scale grows. The count is `good_steps` (ALL_STEPS:
+    `steps_since_change`) minus growth_extra_steps."""
 
     REACHED = 0  # at the interval or past it
     EXACT = 1  # at the interval only; if the count is past it, the scale does not grow until an overflow resets the count
@@ -63,7 +63,7 @@ class OverflowReset(enum.IntFlag):
     """overflow_reset, bits: events that set the count of overflows to 0."""
 
     ON_GROWTH = 1  # a growth
-    ON_GOOD_STEP = 2  # a step without overflow
+    ON_GOOD_STEP = 2  # a good step
     ON_BACKOFF = 4  # a backoff
 
     __str__ = enum.Flag.__str__  # names, where IntFlag has a number
@@ -90,7 +90,7 @@ class Quirk(enum.IntFlag):
 
     TOLERANCE_EXCLUSIVE = 1  # a share equal to overflow_tolerance is not tolerated
     OVERFLOW_IS_GOOD = 2  # an overflow also counts as a good step
-    ALLOW_LOCKOUT = 4  # the guard can skip all steps for good: gsc_policy_check does not require guard_max_in_a_row
+    ALLOW_LOCKOUT = 4  # the guard can skip all steps forever: gsc_policy_check does not require guard_max_in_a_row
 
     __str__ = enum.Flag.__str__  # names, where IntFlag has a number
 
@@ -153,7 +153,7 @@ class MergeKind(enum.IntEnum):
     """The relation between the gradients of merged reports."""
 
     SHARDS = 0  # different gradients: shards, layers, optimizers; their sums of squares are added
-    ADDENDS = 1  # gradients that are added: micro-batches, data-parallel ranks; the norm of their sum is unknown
+    ADDENDS = 1  # gradients to add: micro-batches, ranks before an all-reduce; the norm of their sum is unknown
 
 
 class Event(enum.IntFlag):
@@ -161,15 +161,15 @@ class Event(enum.IntFlag):
 
     GREW = 1  # the scale became larger
     BACKED_OFF = 2  # the scale became smaller
-    SKIPPED = 4  # an overflow, an outlier, or a failure on a device: leave the parameters alone
-    ABSORBED = 8  # the overflow was absorbed by hysteresis or tolerance
+    SKIPPED = 4  # an overflow, a skipped outlier, or a failure on a device: leave the parameters alone
+    ABSORBED = 8  # skipped, but hysteresis or tolerance kept the scale
     AT_CEILING = 16  # max_scale limited a growth
     AT_FLOOR = 32  # min_scale limited a backoff
     BACKOFF_FAILED = 64  # the overflow could not lower the scale
-    STOPPED = 128  # the policy ends the training: further steps would be skipped, or ceiling_rule ends it
+    STOPPED = 128  # the policy ends the training: by Guard.STOP, max_failed_backoffs or LimitRule.STOP
     STALE = 256  # the report was made with another factor than the one in force: it is late, or was used twice
     OUTLIER = 512  # the guard found an outlier, see guard_threshold; without SKIPPED and CLIPPED, it was let through
-    CLIPPED = 1024  # multiply the gradients by guard_multiplier, as gsc_factor_clip_outlier does
+    CLIPPED = 1024  # still to do: multiply the gradients by guard_multiplier, or use gsc_factor_clip_outlier
 
     __str__ = enum.Flag.__str__  # names, where IntFlag has a number
 
@@ -190,8 +190,8 @@ class Cause(enum.IntEnum):
     NONE = 0  # nothing was wrong
     OVERFLOW = 1  # Inf or NaN
     OUTLIER = 2  # `value` is above `threshold`, or equal to it with INCLUSIVE
-    CEILING = 3  # the scale would pass max_scale, and ceiling_rule stops
-    OTHER_STATE = 4  # a combined state found an outlier
+    CEILING = 3  # a growth would reach max_scale, and ceiling_rule stops
+    OTHER_STATE = 4  # a combined state decided this
     FAILURE = 5  # the update failed on a device; see state.status
 
 
@@ -245,7 +245,7 @@ class Metric(enum.IntEnum):
     NAN_COUNT = 11  # elements that are NaN, if there is a report
     INF_COUNT = 12  # elements that are Inf, if there is a report
     GUARD_THRESHOLD = 13  # threshold that the guard compared the norm with; None if it compared none
-    GUARD_MULTIPLIER = 14  # what the gradients are multiplied by: 1, less if clipped, 0 if skipped
+    GUARD_MULTIPLIER = 14  # state.guard_multiplier: 1, less if clipped, 0 if skipped
 
 
 class Dtype(enum.IntEnum):
@@ -292,7 +292,7 @@ class Policy(Struct):
     backoff_factor: a backoff multiplies by this, in (0, 1]; 0: divides by growth_factor
     growth_interval: good steps from one growth to the next; 0 never grows
     growth_rule: Growth
-    growth_extra_steps: steps that the count needs beyond the interval
+    growth_extra_steps: steps that a growth needs beyond the interval
     max_scale: ceiling; 0 is none (infinity)
     min_scale: floor; 0 is none
     ceiling_rule: LimitRule at max_scale; with ENFORCE also for the first scale
@@ -300,23 +300,22 @@ class Policy(Struct):
     overflow_test: OverflowTest
     hysteresis: number of overflows that make a backoff; the overflows before the last are absorbed;
         overflow_reset restarts the count; 0 is 1
-    overflow_reset: OverflowReset: events that refill the hysteresis
+    overflow_reset: OverflowReset: events that set that count to 0
     apply_delay: 1: a new scale is in force one update later
-    overflow_tolerance: an overflow is absorbed while overflows are at most this share of the steps
-        since the last change; overflow_reset restarts the count of overflows; below 1, or 1 with
-        TOLERANCE_EXCLUSIVE
+    overflow_tolerance: an overflow is absorbed if overflows_since_reset is at most this share of
+        steps_since_change; below 1, or 1 with TOLERANCE_EXCLUSIVE
     max_failed_backoffs: Event.STOPPED after this many overflows in a row that could not lower the
         scale; 0: never
     quirks: Quirk; 0 in any new policy
     reserved: 0
-    target_amax: not 0: the scale is predicted so that amax becomes this, and no steps are counted
+    target_amax: not 0: the scale is predicted so that scale * amax is this; no steps are counted
     log2_decay: decay of the running mean of log2(amax); from 0, below 1
     log2_slow_decay: decay of the slower mean and of the mean square; from 0, below 1
     log2_margin_sigmas: standard deviations kept free above the mean
     overflow_sample_log2: sample of log2(amax) for an overflow
     guard_norm: a norm above this is an outlier; 0: no such threshold
-    guard_ratio: a norm above this times the mean is an outlier, if the mean is above 0; above 1, or
-        0: no such threshold
+    guard_ratio: a norm above this times a mean above 0 is an outlier; must be above 1; 0: no such
+        threshold
     guard_sigmas: a norm this many standard deviations above the mean is an outlier; 0: no such
         threshold
     guard_decay: factor of the old mean and variance at each sample after the warm-up; below 1; 0:
@@ -396,8 +395,7 @@ class Factor(Struct):
     inverse: the gradients are multiplied by this: 1 / scale, or less if they are clipped
     scale_f32: scale, rounded; fused optimizers read the floats in place
     inverse_f32: inverse, rounded
-    generation: number of the scale in its state; a later scale has a larger number; 0: from no
-        state
+    generation: a number that rises at every update, also if the scale stays; 0: from no state
     """
 
     _fields_ = [
@@ -412,13 +410,13 @@ class Factor(Struct):
 class Report(Struct):
     """The results of calls on gradients. Calls on tensors, gsc_report_from_number,
     gsc_report_from_flag and gsc_report_merge fill a report in. A report of zeros is refused: no
-    call filled it in. If the call of a rank fails, its report is zeros with `status` and
-    `overflow` set. Contradictions are also refused, such as NaN elements without an overflow.
+    call filled it in. If the call of a rank fails, fill in zeros with `status` and `overflow`
+    yourself. Contradictions are also refused, such as NaN elements without an overflow.
 
-    found_inf: `overflow` as the float that fused optimizers read; if it is not 0, that alone is an
+    found_inf: `overflow` as a float, for fused optimizers that run before the update; not 0: an
         overflow
-    overflow: 1: do not step. An element is Inf or NaN or became so, or options.policy judges so, or
-        the call failed
+    overflow: 1: an element is Inf or NaN or became so, or options.policy says so, or a device or
+        rank failed
     status: Status.OK, or the error of a device or a rank
     measured: Want
     generation: generation of the factor; 0: unknown
@@ -475,14 +473,14 @@ class State(Struct):
     """The state of a scaler. It has no pointers: copy it, store it, send it.
 
     factor: the scale in force
-    next: the newest scale. Without apply_delay it equals `factor`. With apply_delay it is in force
-        after the next update: if the update for this loss still runs, scale the next loss by `next`
+    next: the newest scale. Without apply_delay it equals `factor`. With apply_delay the next update
+        copies it to `factor`; if you do not wait for that update, scale the next loss by `next`
     log2_mean: predictive policies: running mean of log2(amax)
     log2_slow_mean: slower mean of log2(amax), with log2_slow_decay
     log2_mean_square: slower mean of the square of log2(amax)
     log2_zero_weight: weight of the initial zero in log2_mean
     log2_slow_zero_weight: weight of the initial zero in log2_slow_mean
-    good_steps: good steps since the last overflow or growth, also one that max_scale limited; with
+    good_steps: good steps since the last overflow or growth, even if max_scale limited it; with
         Growth.EVERY since the last overflow
     steps_since_change: all steps since the scale changed
     overflows_since_reset: overflows not reset yet
@@ -564,7 +562,7 @@ class Reason(Struct):
     cause: Cause
     value: with OUTLIER, the norm or number that was judged; 0: unknown
     threshold: with OUTLIER, the threshold that `value` is above
-    multiplier: multiply the gradients by this
+    multiplier: 1; below 1 if clipped, 0 if skipped
     in_a_row: with OUTLIER, the number of outliers in a row
     message: a sentence for a log, such as "skipped: the norm, 3, is above 2, 1 in a row"; empty if
         the step is taken as it is

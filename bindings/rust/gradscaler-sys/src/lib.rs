@@ -17,7 +17,7 @@
 //! options.policy = &policy;
 //! while (!(state.events & GSC_EVENT_STOPPED)) {
 //!     ... gradients of loss * state.factor.scale ...
-//!     if (gsc_unscale(NULL, &state.factor, gradients, gradients, n, &options, &report, &err) ||
+//!     if (gsc_unscale(NULL, &state.factor, gradients, f32_gradients, n, &options, &report, &err) ||
 //!         gsc_state_update(NULL, &policy, &state, &report, &state, &err))
 //!         ... err.message ...
 //!     if (!state.skip) ... optimizer step ...
@@ -239,8 +239,8 @@ pub const GSC_FEATURE_CUDA: gsc_feature = gsc_feature(1);
 // ---- Policy: the rules --------------------------------------------------------------------------
 
 newtype! {
-    /// growth_rule: when the scale grows. The count is `good_steps`, with ALL_STEPS
-    /// `steps_since_change`, minus growth_extra_steps.
+    /// growth_rule: when the scale grows. The count is `good_steps` (ALL_STEPS:
+    /// `steps_since_change`) minus growth_extra_steps.
     #[derive(Eq, Hash)]
     gsc_growth: u32
 }
@@ -288,7 +288,7 @@ newtype! {
 /// a growth
 pub const GSC_RESET_ON_GROWTH: gsc_overflow_reset = gsc_overflow_reset(1);
 
-/// a step without overflow
+/// a good step
 pub const GSC_RESET_ON_GOOD_STEP: gsc_overflow_reset = gsc_overflow_reset(2);
 
 /// a backoff
@@ -336,7 +336,7 @@ pub const GSC_QUIRK_TOLERANCE_EXCLUSIVE: gsc_quirk = gsc_quirk(1);
 /// an overflow also counts as a good step
 pub const GSC_QUIRK_OVERFLOW_IS_GOOD: gsc_quirk = gsc_quirk(2);
 
-/// the guard can skip all steps for good: gsc_policy_check does not require guard_max_in_a_row
+/// the guard can skip all steps forever: gsc_policy_check does not require guard_max_in_a_row
 pub const GSC_QUIRK_ALLOW_LOCKOUT: gsc_quirk = gsc_quirk(4);
 
 newtype! {
@@ -405,7 +405,7 @@ pub struct gsc_policy {
     pub growth_interval: u64,
     /// GSC_GROWTH_*
     pub growth_rule: gsc_growth,
-    /// steps that the count needs beyond the interval
+    /// steps that a growth needs beyond the interval
     pub growth_extra_steps: u32,
     /// ceiling; 0 is none (infinity)
     pub max_scale: f64,
@@ -420,13 +420,12 @@ pub struct gsc_policy {
     /// number of overflows that make a backoff; the overflows before the last are absorbed;
     /// overflow_reset restarts the count; 0 is 1
     pub hysteresis: u32,
-    /// GSC_RESET_* bits: events that refill the hysteresis
+    /// GSC_RESET_* bits: events that set that count to 0
     pub overflow_reset: gsc_overflow_reset,
     /// 1: a new scale is in force one update later
     pub apply_delay: u32,
-    /// an overflow is absorbed while overflows are at most this share of the steps since the last
-    /// change; overflow_reset restarts the count of overflows; below 1, or 1 with
-    /// TOLERANCE_EXCLUSIVE
+    /// an overflow is absorbed if overflows_since_reset is at most this share of
+    /// steps_since_change; below 1, or 1 with TOLERANCE_EXCLUSIVE
     pub overflow_tolerance: f64,
     /// GSC_EVENT_STOPPED after this many overflows in a row that could not lower the scale; 0:
     /// never
@@ -435,7 +434,7 @@ pub struct gsc_policy {
     pub quirks: gsc_quirk,
     /// 0
     pub reserved: u32,
-    /// not 0: the scale is predicted so that amax becomes this, and no steps are counted
+    /// not 0: the scale is predicted so that scale * amax is this; no steps are counted
     pub target_amax: f64,
     /// decay of the running mean of log2(amax); from 0, below 1
     pub log2_decay: f64,
@@ -447,8 +446,7 @@ pub struct gsc_policy {
     pub overflow_sample_log2: f64,
     /// a norm above this is an outlier; 0: no such threshold
     pub guard_norm: f64,
-    /// a norm above this times the mean is an outlier, if the mean is above 0; above 1, or 0: no
-    /// such threshold
+    /// a norm above this times a mean above 0 is an outlier; must be above 1; 0: no such threshold
     pub guard_ratio: f64,
     /// a norm this many standard deviations above the mean is an outlier; 0: no such threshold
     pub guard_sigmas: f64,
@@ -552,9 +550,9 @@ pub type gsc_task = unsafe extern "C" fn(data: *mut c_void, index: u64);
 
 /// The caller's thread pool. It runs task(data, i) for every i below count, in any order and on any
 /// threads, and returns 0 when all tasks have returned. If it cannot run the tasks, it runs none
-/// and returns another number. Then the call fails with GSC_ERROR_MEMORY and has written nothing.
-/// If the pool has already run other tasks of the same call, the calling thread runs these tasks
-/// instead. Tasks do not block, do not call the caller's code, and need 120 KiB of stack.
+/// and returns another number. If it ran none of this call before, the call fails with
+/// GSC_ERROR_MEMORY and has written nothing, else the calling thread runs them. Tasks do not block,
+/// do not call the caller's code, and need 120 KiB of stack.
 pub type gsc_parallel_for =
     unsafe extern "C" fn(pool: *mut c_void, task: gsc_task, data: *mut c_void, count: u64) -> i32;
 
@@ -693,7 +691,7 @@ pub struct gsc_factor {
     pub scale_f32: f32,
     /// inverse, rounded
     pub inverse_f32: f32,
-    /// number of the scale in its state; a later scale has a larger number; 0: from no state
+    /// a number that rises at every update, also if the scale stays; 0: from no state
     pub generation: u64,
 }
 
@@ -751,16 +749,15 @@ pub const GSC_REPORT_FLAG: gsc_report_kind = gsc_report_kind(4);
 
 /// The results of calls on gradients. Calls on tensors, gsc_report_from_number,
 /// gsc_report_from_flag and gsc_report_merge fill a report in. A report of zeros is refused: no
-/// call filled it in. If the call of a rank fails, its report is zeros with `status` and `overflow`
-/// set. Contradictions are also refused, such as NaN elements without an overflow.
+/// call filled it in. If the call of a rank fails, fill in zeros with `status` and `overflow`
+/// yourself. Contradictions are also refused, such as NaN elements without an overflow.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct gsc_report {
-    /// `overflow` as the float that fused optimizers read; if it is not 0, that alone is an
-    /// overflow
+    /// `overflow` as a float, for fused optimizers that run before the update; not 0: an overflow
     pub found_inf: f32,
-    /// 1: do not step. An element is Inf or NaN or became so, or options.policy judges so, or the
-    /// call failed
+    /// 1: an element is Inf or NaN or became so, or options.policy says so, or a device or rank
+    /// failed
     pub overflow: i32,
     /// GSC_OK, or the error of a device or a rank
     pub status: gsc_status,
@@ -847,7 +844,7 @@ newtype! {
 /// different gradients: shards, layers, optimizers; their sums of squares are added
 pub const GSC_MERGE_SHARDS: gsc_merge_kind = gsc_merge_kind(0);
 
-/// gradients that are added: micro-batches, data-parallel ranks; the norm of their sum is unknown
+/// gradients to add: micro-batches, ranks before an all-reduce; the norm of their sum is unknown
 pub const GSC_MERGE_ADDENDS: gsc_merge_kind = gsc_merge_kind(1);
 
 // ---- State: the scale and its counts ------------------------------------------------------------
@@ -864,10 +861,10 @@ pub const GSC_EVENT_GREW: gsc_event = gsc_event(1);
 /// the scale became smaller
 pub const GSC_EVENT_BACKED_OFF: gsc_event = gsc_event(2);
 
-/// an overflow, an outlier, or a failure on a device: leave the parameters alone
+/// an overflow, a skipped outlier, or a failure on a device: leave the parameters alone
 pub const GSC_EVENT_SKIPPED: gsc_event = gsc_event(4);
 
-/// the overflow was absorbed by hysteresis or tolerance
+/// skipped, but hysteresis or tolerance kept the scale
 pub const GSC_EVENT_ABSORBED: gsc_event = gsc_event(8);
 
 /// max_scale limited a growth
@@ -879,7 +876,7 @@ pub const GSC_EVENT_AT_FLOOR: gsc_event = gsc_event(32);
 /// the overflow could not lower the scale
 pub const GSC_EVENT_BACKOFF_FAILED: gsc_event = gsc_event(64);
 
-/// the policy ends the training: further steps would be skipped, or ceiling_rule ends it
+/// the policy ends the training: by GSC_GUARD_STOP, max_failed_backoffs or GSC_LIMIT_STOP
 pub const GSC_EVENT_STOPPED: gsc_event = gsc_event(128);
 
 /// the report was made with another factor than the one in force: it is late, or was used twice
@@ -888,7 +885,7 @@ pub const GSC_EVENT_STALE: gsc_event = gsc_event(256);
 /// the guard found an outlier, see guard_threshold; without SKIPPED and CLIPPED, it was let through
 pub const GSC_EVENT_OUTLIER: gsc_event = gsc_event(512);
 
-/// multiply the gradients by guard_multiplier, as gsc_factor_clip_outlier does
+/// still to do: multiply the gradients by guard_multiplier, or use gsc_factor_clip_outlier
 pub const GSC_EVENT_CLIPPED: gsc_event = gsc_event(1024);
 
 /// The state of a scaler. It has no pointers: copy it, store it, send it.
@@ -897,8 +894,8 @@ pub const GSC_EVENT_CLIPPED: gsc_event = gsc_event(1024);
 pub struct gsc_state {
     /// the scale in force
     pub factor: gsc_factor,
-    /// the newest scale. Without apply_delay it equals `factor`. With apply_delay it is in force
-    /// after the next update: if the update for this loss still runs, scale the next loss by `next`
+    /// the newest scale. Without apply_delay it equals `factor`. With apply_delay the next update
+    /// copies it to `factor`; if you do not wait for that update, scale the next loss by `next`
     pub next: gsc_factor,
     /// predictive policies: running mean of log2(amax)
     pub log2_mean: f64,
@@ -910,7 +907,7 @@ pub struct gsc_state {
     pub log2_zero_weight: f64,
     /// weight of the initial zero in log2_slow_mean
     pub log2_slow_zero_weight: f64,
-    /// good steps since the last overflow or growth, also one that max_scale limited; with
+    /// good steps since the last overflow or growth, even if max_scale limited it; with
     /// GSC_GROWTH_EVERY since the last overflow
     pub good_steps: i64,
     /// all steps since the scale changed
@@ -1025,10 +1022,10 @@ pub const GSC_CAUSE_OVERFLOW: gsc_cause = gsc_cause(1);
 /// `value` is above `threshold`, or equal to it with INCLUSIVE
 pub const GSC_CAUSE_OUTLIER: gsc_cause = gsc_cause(2);
 
-/// the scale would pass max_scale, and ceiling_rule stops
+/// a growth would reach max_scale, and ceiling_rule stops
 pub const GSC_CAUSE_CEILING: gsc_cause = gsc_cause(3);
 
-/// a combined state found an outlier
+/// a combined state decided this
 pub const GSC_CAUSE_OTHER_STATE: gsc_cause = gsc_cause(4);
 
 /// the update failed on a device; see state.status
@@ -1046,7 +1043,7 @@ pub struct gsc_reason {
     pub value: f64,
     /// with OUTLIER, the threshold that `value` is above
     pub threshold: f64,
-    /// multiply the gradients by this
+    /// 1; below 1 if clipped, 0 if skipped
     pub multiplier: f64,
     /// with OUTLIER, the number of outliers in a row
     pub in_a_row: i64,
@@ -1291,7 +1288,7 @@ pub const GSC_METRIC_INF_COUNT: gsc_metric = gsc_metric(12);
 /// threshold that the guard compared the norm with; NULL if it compared none
 pub const GSC_METRIC_GUARD_THRESHOLD: gsc_metric = gsc_metric(13);
 
-/// what the gradients are multiplied by: 1, less if clipped, 0 if skipped
+/// state.guard_multiplier: 1, less if clipped, 0 if skipped
 pub const GSC_METRIC_GUARD_MULTIPLIER: gsc_metric = gsc_metric(14);
 
 // ---- Tensors ------------------------------------------------------------------------------------
@@ -1505,8 +1502,8 @@ extern "C" {
     /// Writes the traits of a policy, and a copy of the policy that has its defaults as numbers,
     /// for display. In *out, which GSC_POLICY_INIT made, init_scale, growth_factor and hysteresis
     /// are 1 if they were 0, and backoff_factor is 1 / growth_factor if it was 0. Other fields do
-    /// not change. Do not update by *out: backoffs can round differently, because with a
-    /// backoff_factor of 0 they divide by growth_factor. *out can be *policy.
+    /// not change. Update with *policy, not *out: a backoff_factor of 0 divides by growth_factor,
+    /// and that can round differently. *out can be *policy.
     ///
     /// - `out`: NULL: not wanted; read and written
     /// - `traits`: NULL: not wanted
@@ -1586,9 +1583,9 @@ extern "C" {
         err: *mut gsc_error,
     ) -> gsc_status;
 
-    /// Makes the report of an overflow that other code found, such as a framework's found_inf. It
-    /// has no measurements, so a policy that judges by the norm or by amax refuses it unless it has
-    /// an overflow.
+    /// Makes a report of the flag of other code, such as a framework's found_inf. It has no
+    /// measurements, so a policy that judges by the norm or by amax refuses it unless it has an
+    /// overflow.
     ///
     /// - `overflow`: not 0: an overflow
     ///
@@ -1634,7 +1631,7 @@ extern "C" {
         err: *mut gsc_error,
     ) -> gsc_status;
 
-    /// Copies *factor to *out and multiplies the inverse by min(1, max_norm / (norm + 1e-6)), as
+    /// *out is *factor with its inverse multiplied by min(1, max_norm / (norm + 1e-6)), as
     /// torch.nn.utils.clip_grad_norm_ does. The report needs GSC_WANT_NORM. After gsc_measure,
     /// unscale with *out to clip in the same pass. If an optimizer takes a multiplier, pass
     /// out->inverse_f32. To also clip outliers, make both factors from the same factor, and unscale
@@ -1693,8 +1690,8 @@ extern "C" {
     /// - GSC_EVENT_STOPPED: end the training. A further update works as any other.
     /// - GSC_EVENT_STALE: the report was late or used twice, but it counted like any other.
     ///
-    /// A report without a measurement that the policy needs is refused; options.policy measures it.
-    /// For a predictive policy, a report with amax 0 and no overflow is no sample: the scale stays.
+    /// A report without a measurement that the policy needs is refused: set options.policy. For a
+    /// predictive policy, a report with amax 0 and no overflow is no sample: the scale stays.
     ///
     /// - `exec`: NULL: this thread, host memory
     ///
@@ -1901,7 +1898,7 @@ extern "C" {
     /// these settings; both can be one struct. Every format also reads the fields of gsc_policy by
     /// their own names. `format` can be the name of a guard preset, which has no other keys. If the
     /// prefix is DeepSpeed's section for bf16, or if that section is on and fp16 is off, the scale
-    /// is 1 for good, whatever `policy` starts with.
+    /// is 1 forever, whatever `policy` starts with.
     ///
     /// - `prefix`: beginning of the keys, up to a dot, such as "fp16"; other keys are ignored, but
     ///   a prefix that no key has is refused; NULL: none
@@ -1986,12 +1983,12 @@ extern "C" {
     /// elements of the dtype.
     pub fn gsc_dtype_size(dtype: gsc_dtype) -> u32;
 
-    /// Makes the report that gsc_unscale in place would make, without writing tensors *
-    /// factor.inverse.
+    /// Makes the report of gsc_unscale in place, rounded to each input's dtype, but writes no
+    /// tensor.
     ///
     /// - `exec`: NULL: this thread, host memory
     /// - `factor`: NULL: 1
-    /// - `options`: NULL: nothing is wanted; its clamp must be 0
+    /// - `options`: NULL: no options; their clamp must be 0
     ///
     /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_POLICY, GSC_ERROR_FACTOR,
     /// GSC_ERROR_DTYPE, GSC_ERROR_COUNT, GSC_ERROR_VALUE, GSC_ERROR_CAPACITY, GSC_ERROR_MEMORY,
@@ -2012,7 +2009,7 @@ extern "C" {
     ///
     /// - `exec`: NULL: this thread, host memory
     /// - `factor`: NULL: 1
-    /// - `options`: NULL: nothing is wanted
+    /// - `options`: NULL: no options
     /// - `report`: NULL: not wanted
     ///
     /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_POLICY, GSC_ERROR_FACTOR,
@@ -2033,7 +2030,7 @@ extern "C" {
     ///
     /// - `exec`: NULL: this thread, host memory
     /// - `factor`: NULL: 1
-    /// - `options`: NULL: nothing is wanted
+    /// - `options`: NULL: no options
     /// - `report`: NULL: not wanted
     ///
     /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_POLICY, GSC_ERROR_FACTOR,
@@ -2056,18 +2053,18 @@ extern "C" {
     /// check the sums to see if they are finite. Sums are made in the multiplying type, or in
     /// double if `out` is double. The call reads `tensors` twice; `out` must be other memory.
     ///
-    /// For a step of several micro-batches, merge their reports as addends, beginning with the
-    /// merge of none. Make a factor of the number of micro-batches that were added, and unscale the
-    /// sums with it and with options.policy. Then update:
+    /// For a step of several micro-batches, merge their reports as addends; start with a merge of n
+    /// = 0. Make a factor of the number of micro-batches that were added, and unscale the sums with
+    /// it and with options.policy. Then update:
     /// - Without an overflow in the merged report, update with the report of the sums, and leave
     ///   the parameters alone if state.skip is 1.
-    /// - With an overflow, update with the merged report, so that the scale backs off. state.skip
-    ///   is then 1 because of the micro-batch that was left out. Take the step of the other
-    ///   micro-batches if the report of the sums has no overflow. A guard does not judge this step.
+    /// - With an overflow, update with the merged report, so that the scale backs off. Ignore its
+    ///   state.skip, which is 1. Take the step of the other micro-batches, if there are any and the
+    ///   report of the sums has no overflow. A guard does not judge this step.
     ///
     /// - `exec`: NULL: this thread, host memory
     /// - `factor`: NULL: 1
-    /// - `options`: NULL: nothing is wanted; its clamp must be 0
+    /// - `options`: NULL: no options; their clamp must be 0
     ///
     /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_POLICY, GSC_ERROR_FACTOR,
     /// GSC_ERROR_DTYPE, GSC_ERROR_COUNT, GSC_ERROR_OVERLAP, GSC_ERROR_VALUE, GSC_ERROR_CAPACITY,
@@ -2122,9 +2119,9 @@ extern "C" {
 
     /// Makes a context on a CUDA device. It uses the device's primary context, which frameworks
     /// share. It loads the kernels, so that no later call has to; this takes seconds the first time
-    /// on a machine. Make one context for each device, not one for each call. It needs compute
-    /// capability 7.0 and a driver of CUDA 11.0. A process that was forked after CUDA was used
-    /// cannot use it. cudaDeviceReset ends the context, so destroy it before.
+    /// on a machine. Make one context for each device, not one for each call. Minimum: compute
+    /// capability 7.0, driver of CUDA 11.0. A process that was forked after CUDA was used cannot
+    /// use it. cudaDeviceReset ends the context, so destroy it before.
     ///
     /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_VALUE, GSC_ERROR_UNAVAILABLE,
     /// GSC_ERROR_DEVICE, GSC_ERROR_MEMORY.
@@ -2183,7 +2180,7 @@ extern "C" {
     /// CPU.
     ///
     /// - `exec`: NULL: this thread, host memory
-    /// - `options`: NULL: nothing is wanted
+    /// - `options`: NULL: no options
     ///
     /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_POLICY, GSC_ERROR_DTYPE,
     /// GSC_ERROR_COUNT, GSC_ERROR_VALUE, GSC_ERROR_DEVICE.

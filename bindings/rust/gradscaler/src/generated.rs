@@ -60,8 +60,8 @@ choice! {
 }
 
 choice! {
-    /// `growth_rule`: when the scale grows. The count is `good_steps`, with ALL_STEPS
-    /// `steps_since_change`, minus growth_extra_steps.
+    /// `growth_rule`: when the scale grows. The count is `good_steps` (ALL_STEPS:
+    /// `steps_since_change`) minus growth_extra_steps.
     Growth: sys::gsc_growth(u32) {
         /// At the interval or past it.
         REACHED = sys::GSC_GROWTH_REACHED;
@@ -96,7 +96,7 @@ flags! {
     OverflowReset: sys::gsc_overflow_reset(u32) {
         /// A growth.
         ON_GROWTH = sys::GSC_RESET_ON_GROWTH;
-        /// A step without overflow.
+        /// A good step.
         ON_GOOD_STEP = sys::GSC_RESET_ON_GOOD_STEP;
         /// A backoff.
         ON_BACKOFF = sys::GSC_RESET_ON_BACKOFF;
@@ -134,7 +134,7 @@ flags! {
         TOLERANCE_EXCLUSIVE = sys::GSC_QUIRK_TOLERANCE_EXCLUSIVE;
         /// An overflow also counts as a good step.
         OVERFLOW_IS_GOOD = sys::GSC_QUIRK_OVERFLOW_IS_GOOD;
-        /// The guard can skip all steps for good: gsc_policy_check does not require
+        /// The guard can skip all steps forever: gsc_policy_check does not require
         /// guard_max_in_a_row.
         ALLOW_LOCKOUT = sys::GSC_QUIRK_ALLOW_LOCKOUT;
     }
@@ -227,7 +227,7 @@ choice! {
     MergeKind: sys::gsc_merge_kind(u32) {
         /// Different gradients: shards, layers, optimizers; their sums of squares are added.
         SHARDS = sys::GSC_MERGE_SHARDS;
-        /// Gradients that are added: micro-batches, data-parallel ranks; the norm of their sum is
+        /// Gradients to add: micro-batches, ranks before an all-reduce; the norm of their sum is
         /// unknown.
         ADDENDS = sys::GSC_MERGE_ADDENDS;
     }
@@ -240,9 +240,9 @@ flags! {
         GREW = sys::GSC_EVENT_GREW;
         /// The scale became smaller.
         BACKED_OFF = sys::GSC_EVENT_BACKED_OFF;
-        /// An overflow, an outlier, or a failure on a device: leave the parameters alone.
+        /// An overflow, a skipped outlier, or a failure on a device: leave the parameters alone.
         SKIPPED = sys::GSC_EVENT_SKIPPED;
-        /// The overflow was absorbed by hysteresis or tolerance.
+        /// Skipped, but hysteresis or tolerance kept the scale.
         ABSORBED = sys::GSC_EVENT_ABSORBED;
         /// `max_scale` limited a growth.
         AT_CEILING = sys::GSC_EVENT_AT_CEILING;
@@ -250,7 +250,8 @@ flags! {
         AT_FLOOR = sys::GSC_EVENT_AT_FLOOR;
         /// The overflow could not lower the scale.
         BACKOFF_FAILED = sys::GSC_EVENT_BACKOFF_FAILED;
-        /// The policy ends the training: further steps would be skipped, or ceiling_rule ends it.
+        /// The policy ends the training: by [`Guard::STOP`], max_failed_backoffs or
+        /// [`LimitRule::STOP`].
         STOPPED = sys::GSC_EVENT_STOPPED;
         /// The report was made with another factor than the one in force: it is late, or was used
         /// twice.
@@ -258,7 +259,7 @@ flags! {
         /// The guard found an outlier, see guard_threshold; without SKIPPED and CLIPPED, it was let
         /// through.
         OUTLIER = sys::GSC_EVENT_OUTLIER;
-        /// Multiply the gradients by guard_multiplier, as gsc_factor_clip_outlier does.
+        /// Still to do: multiply the gradients by guard_multiplier, or use gsc_factor_clip_outlier.
         CLIPPED = sys::GSC_EVENT_CLIPPED;
     }
 }
@@ -288,9 +289,9 @@ choice! {
         OVERFLOW = sys::GSC_CAUSE_OVERFLOW;
         /// `value` is above `threshold`, or equal to it with INCLUSIVE.
         OUTLIER = sys::GSC_CAUSE_OUTLIER;
-        /// The scale would pass max_scale, and ceiling_rule stops.
+        /// A growth would reach max_scale, and ceiling_rule stops.
         CEILING = sys::GSC_CAUSE_CEILING;
-        /// A combined state found an outlier.
+        /// A combined state decided this.
         OTHER_STATE = sys::GSC_CAUSE_OTHER_STATE;
         /// The update failed on a device; see state.status.
         FAILURE = sys::GSC_CAUSE_FAILURE;
@@ -395,7 +396,7 @@ choice! {
         INF_COUNT = sys::GSC_METRIC_INF_COUNT;
         /// Threshold that the guard compared the norm with; NULL if it compared none.
         GUARD_THRESHOLD = sys::GSC_METRIC_GUARD_THRESHOLD;
-        /// What the gradients are multiplied by: 1, less if clipped, 0 if skipped.
+        /// State.guard_multiplier: 1, less if clipped, 0 if skipped.
         GUARD_MULTIPLIER = sys::GSC_METRIC_GUARD_MULTIPLIER;
     }
 }
@@ -447,7 +448,7 @@ fields! {
     growth_interval: u64;
     /// [`Growth`].
     growth_rule: Growth;
-    /// Steps that the count needs beyond the interval.
+    /// Steps that a growth needs beyond the interval.
     growth_extra_steps: u32;
     /// Ceiling; 0 is none (infinity).
     max_scale: f64;
@@ -462,20 +463,19 @@ fields! {
     /// Number of overflows that make a backoff; the overflows before the last are absorbed;
     /// overflow_reset restarts the count; 0 is 1.
     hysteresis: u32;
-    /// [`OverflowReset`]: events that refill the hysteresis.
+    /// [`OverflowReset`]: events that set that count to 0.
     overflow_reset: OverflowReset;
     /// 1: a new scale is in force one update later.
     apply_delay: u32;
-    /// An overflow is absorbed while overflows are at most this share of the steps since the last
-    /// change; overflow_reset restarts the count of overflows; below 1, or 1 with
-    /// TOLERANCE_EXCLUSIVE.
+    /// An overflow is absorbed if overflows_since_reset is at most this share of
+    /// steps_since_change; below 1, or 1 with TOLERANCE_EXCLUSIVE.
     overflow_tolerance: f64;
     /// [`Event::STOPPED`] after this many overflows in a row that could not lower the scale; 0:
     /// never.
     max_failed_backoffs: u64;
     /// [`Quirk`]; 0 in any new policy.
     quirks: Quirk;
-    /// Not 0: the scale is predicted so that amax becomes this, and no steps are counted.
+    /// Not 0: the scale is predicted so that scale * amax is this; no steps are counted.
     target_amax: f64;
     /// Decay of the running mean of log2(amax); from 0, below 1.
     log2_decay: f64;
@@ -487,8 +487,7 @@ fields! {
     overflow_sample_log2: f64;
     /// A norm above this is an outlier; 0: no such threshold.
     guard_norm: f64;
-    /// A norm above this times the mean is an outlier, if the mean is above 0; above 1, or 0: no
-    /// such threshold.
+    /// A norm above this times a mean above 0 is an outlier; must be above 1; 0: no such threshold.
     guard_ratio: f64;
     /// A norm this many standard deviations above the mean is an outlier; 0: no such threshold.
     guard_sigmas: f64;

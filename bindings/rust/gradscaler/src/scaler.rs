@@ -271,7 +271,7 @@ impl<M: Memory> Scaler<M> {
 
     operations! { M, M::Report }
 
-    /// Returns the calls by the factor in force, which is the first field of a state.
+    /// Returns the factor in force, which is the first field of a state.
     fn calls(&self) -> Result<FactorIn<'_, M>> {
         let factor = M::state(&self.memory, "state", &self.state)?.cast();
         // SAFETY: the state is in this memory and borrowed.
@@ -287,7 +287,7 @@ impl<M: Memory> Scaler<M> {
     /// [`overflow`](Report::overflow). Returns the events. On a device the call only enqueues, and the
     /// events are in the [`state`](Self::state).
     ///
-    /// [Merge](Report::merge) the reports of ranks, or of optimizers that share this scale, before: they
+    /// [Merge](Report::merge) the reports of ranks, or of optimizers that share this scale, first: they
     /// are one step.
     ///
     /// [`Event::STALE`]: the report was made with another factor than the one in force, because the
@@ -445,7 +445,7 @@ impl Scaler {
         let mut bytes = vec![0u8; sys::GSC_SAVED_SIZE_MAX as usize];
         let (data, capacity, mut size) = (bytes.as_mut_ptr().cast(), bytes.len() as u64, 0);
         let (policy, state) = (&self.policy.0, &self.state.0);
-        // SAFETY: a policy, a state, and as many bytes as are told.
+        // SAFETY: a policy, a state, and as many bytes as the size says.
         check(|err| unsafe { sys::gsc_state_save(policy, state, data, capacity, &mut size, err) })?;
         bytes.truncate(size as usize);
         Ok(bytes)
@@ -460,7 +460,7 @@ impl Scaler {
     pub fn load(bytes: &[u8]) -> Result<Self> {
         let (mut policy, mut state) = (sys::GSC_POLICY_INIT, sys::gsc_state::default());
         let (data, size) = (bytes.as_ptr().cast(), bytes.len() as u64);
-        // SAFETY: as many bytes as are told, a policy with its size set, and a state.
+        // SAFETY: as many bytes as the size says, a policy with its size set, and a state.
         check(|err| unsafe { sys::gsc_state_load(data, size, &mut policy, &mut state, err) })
             .map_err(|error| match error.name() {
                 "size" => error.at("bytes", "len"),

@@ -229,7 +229,7 @@ fn a_guard_skips_and_clips_as_that_of_the_host() {
                 "clipped: multiplied by 0.357143: the norm, 7, is above 2.5, 1 in a row",
             ),
             (true, "skipped: overflow"),
-            (true, "skipped: so says a state that it was combined with"),
+            (true, "skipped: decided by a combined state"),
             (false, ""),
         ];
         assert_eq!(seen, expected.map(|(skip, reason)| (skip, reason.into())));
