@@ -847,7 +847,7 @@ def test_a_rank_whose_call_failed_lets_nobody_step(error, status):
     assert failed.status == status
     assert "status=" in repr(failed)
     with pytest.raises(
-        gradscaler.Error, match="report.status is an error: .*; see the error that the failed call raised says"
+        gradscaler.Error, match="report.status is an error: .*; see the error that the failed call raised"
     ):
         Scaler().update(merged)
 

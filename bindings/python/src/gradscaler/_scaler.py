@@ -32,7 +32,8 @@ class Scaler:
     bfloat16, float8_e4m3fn and float8_e5m2 of ml_dtypes; or with DLPack, such as torch and CuPy, also in CUDA memory.
     Pass Cerebras' 16-bit floats as `uint16_array.view(gradscaler.cb16)`. Masked arrays include their masked elements.
     Lists and dicts can be nested: names are then tuples, such as ("layer", "weight"). None is skipped, and a torch
-    Parameter stands for its gradient: unscale(dict(model.named_parameters())). `Arrays` prepares many small arrays once, for all calls.
+    Parameter stands for its gradient: unscale(dict(model.named_parameters())). `Arrays` prepares many small arrays
+    once, for all calls.
 
     CUDA: a call runs on the current stream of the arrays' framework, and reading the report waits for the device. The
     call itself waits if the arrays are of several frameworks, or of one that does not say its stream. A call in a CUDA
@@ -300,9 +301,10 @@ class Scaler:
         want, histogram, per_tensor, factor: as in `unscale`
 
         `report.overflow` means that nothing was added. The report is of these gradients divided by the scale, in the
-        dtypes of `out`. Pass the reports of all micro-batches to `update`. If one has an overflow, skip the step, or divide
-        the sum by the number of micro-batches that were added. The norm of the sum is not known from the reports: if the policy judges by the norm,
-        `measure` the sum with unscaled=True and pass that report to `update`. An error adds nothing.
+        dtypes of `out`. Pass the reports of all micro-batches to `update`. If one has an overflow, skip the step, or
+        divide the sum by the number of micro-batches that were added. The norm of the sum is not known from the
+        reports: if the policy judges by the norm, `measure` the sum with unscaled=True and pass that report to
+        `update`. An error adds nothing.
         """
         report = self._call("gsc_unscale_accumulate", _lists_of(grads, out), factor, want, histogram, per_tensor, {})
         report._addend = True
