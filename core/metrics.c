@@ -51,17 +51,18 @@ gsc_status gsc_state_metrics(const gsc_policy *policy, const gsc_state *state,
         memcpy(metrics[i].key, metric_names[i], strlen(metric_names[i]));
         metrics[i].kind = GSC_ENTRY_NULL;
     }
-    const bool skips = state->events & GSC_EVENT_SKIPPED;
+    const bool is_skipped = state->events & GSC_EVENT_SKIPPED;
     set_number(metrics, GSC_METRIC_LOSS_SCALE, state->factor.scale);
-    set_integer(metrics, GSC_METRIC_SKIP, GSC_ENTRY_BOOLEAN, skips);
+    set_integer(metrics, GSC_METRIC_SKIP, GSC_ENTRY_BOOLEAN, is_skipped);
     set_integer(metrics, GSC_METRIC_OVERFLOW, GSC_ENTRY_BOOLEAN,
-                skips && gsc_cause_of(state) == GSC_CAUSE_OVERFLOW);
-    const bool is_finite = report && report->kind != GSC_REPORT_NUMBER && !gsc_has_bad(report);
-    if (is_finite && (report->measured & GSC_WANT_NORM) && isfinite(report->sum_squares))
+                is_skipped && gsc_cause_of(state) == GSC_CAUSE_OVERFLOW);
+    const bool has_finite_gradients =
+        report && report->kind != GSC_REPORT_NUMBER && !gsc_has_bad(report);
+    if (has_finite_gradients && (report->measured & GSC_WANT_NORM) && isfinite(report->sum_squares))
         set_number(metrics, GSC_METRIC_NORM, sqrt(report->sum_squares));
     else if (state->guard_value != 0)
         set_number(metrics, GSC_METRIC_NORM, state->guard_value);
-    if (is_finite && (report->measured & GSC_WANT_AMAX) && isfinite(report->amax))
+    if (has_finite_gradients && (report->measured & GSC_WANT_AMAX) && isfinite(report->amax))
         set_number(metrics, GSC_METRIC_AMAX, report->amax);
     if (report && has_zero_share(report))
         set_number(metrics, GSC_METRIC_ZERO_SHARE, zero_share(report));
@@ -69,11 +70,11 @@ gsc_status gsc_state_metrics(const gsc_policy *policy, const gsc_state *state,
         set_integer(metrics, GSC_METRIC_NAN_COUNT, GSC_ENTRY_INTEGER, report->nan_count);
         set_integer(metrics, GSC_METRIC_INF_COUNT, GSC_ENTRY_INTEGER, report->inf_count);
     }
-    const int64_t totals[] = {state->total_overflows, state->total_guard_skips,
+    const int64_t counts[] = {state->total_overflows, state->total_guard_skips,
                               state->total_growths, state->total_backoffs,
                               state->steps_since_change};
-    for (uint32_t i = 0; i < sizeof totals / sizeof *totals; i++)
-        set_integer(metrics, GSC_METRIC_TOTAL_OVERFLOWS + i, GSC_ENTRY_INTEGER, totals[i]);
+    for (uint32_t i = 0; i < sizeof counts / sizeof *counts; i++)
+        set_integer(metrics, GSC_METRIC_TOTAL_OVERFLOWS + i, GSC_ENTRY_INTEGER, counts[i]);
     if (state->guard_threshold != 0)
         set_number(metrics, GSC_METRIC_GUARD_THRESHOLD, state->guard_threshold);
     set_number(metrics, GSC_METRIC_GUARD_MULTIPLIER, state->guard_multiplier);
@@ -87,11 +88,11 @@ gsc_status gsc_state_metrics(const gsc_policy *policy, const gsc_state *state,
 
 /* ---- diagnosis ---- */
 
-#define MAX_ZERO_SHARE     0.01   /* above this share of zeros, gradients vanish */
+#define MAX_ZERO_SHARE     0.01   /* above this share, too many became zero by unscaling */
 #define MAX_OVERFLOW_SHARE 0.05   /* above this share of the steps, overflows are frequent, ... */
 #define MIN_OVERFLOWS      10     /* ... if there are at least this many */
 #define SUFFICIENT_SCALE   0x1p32 /* float16 needs no larger scale */
-#define MAX_SKIPS_IN_A_ROW 10     /* after this many, the guard can be too strict */
+#define MAX_SKIPS_IN_A_ROW 10     /* from this many on, the guard can be too strict */
 
 struct run {
     const gsc_policy *policy;
@@ -171,11 +172,12 @@ static void find_not_finite(const struct run *run, gsc_notes *notes)
 /* Returns the share of steps that overflow if only growths cause overflows. */
 static double expected_overflow_share(const gsc_policy *p)
 {
-    const double growth = gsc_growth_factor(p), overflows = gsc_hysteresis(p);
+    const double growth = gsc_growth_factor(p), overflows_per_backoff = gsc_hysteresis(p);
     if (p->growth_interval == 0 || growth <= 1)
         return 0;
-    const double growths = ceil(-log(gsc_backoff_factor(p)) / log(growth));
-    return overflows / (overflows + growths * (double)p->growth_interval);
+    const double growths_per_backoff = ceil(-log(gsc_backoff_factor(p)) / log(growth));
+    return overflows_per_backoff /
+           (overflows_per_backoff + growths_per_backoff * (double)p->growth_interval);
 }
 
 static void find_frequent_overflows(const struct run *run, gsc_notes *notes)
