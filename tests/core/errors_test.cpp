@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
 // What bad input gets: a status, which argument, entry and field, the number and what it may be,
 // and a sentence that names nothing of C; and nothing is written, which a copy of all that a call
-// could write shows. A table spoils one thing; every function here that has an argument of that name
-// refuses it. tests/abi/ffi.c does the same to all functions, with one wrong thing in each struct.
+// could write shows. A table spoils one thing; every function here that has an argument of that
+// name refuses it. tests/abi/ffi.c does the same to all functions, with one wrong thing in each
+// struct.
 #include <functional>
 #include <set>
 
