@@ -823,7 +823,7 @@ def test_a_merge_gives_the_verdict_of_a_policy():
 def test_micro_batches_for_a_policy_that_judges_by_the_norm_are_checked_as_their_sum():
     scaler, total = Scaler("fairseq", init_scale=8.0), [np.zeros(1, F32)]
     reports = [scaler.unscale_accumulate([np.full(1, 8, F32)], total, want=Want.NORM) for _ in range(2)]
-    with pytest.raises(gradscaler.Error, match="norm was not measured, and this policy judges by it: .* measure the sum"):
+    with pytest.raises(gradscaler.Error, match="norm was not measured, .* measure the sum"):
         scaler.update(reports)
     report = scaler.measure(total, unscaled=True, want=Want.NORM)
     assert (report.norm, report.scale, report.overflow, scaler.update(report)) == (2.0, 1.0, False, Event(0))
