@@ -371,7 +371,7 @@ def additions():
     items = ITEMS % (",\n  ".join(fields_of_each_type()), ",\n  ".join(args))
     fields, options = ("".join(f"  {text},\n" for text in texts) for texts in (POLICY_FIELDS, OPTIONS_FIELDS))
     end, tail = OPTIONS_END.split("]", 1)
-    changes = [NEXT, (EVENT_AFTER, EVENT_AFTER + EVENT), (POLICY_START, SHAPE + POLICY_START)]
+    changes = [NEXT, (NEXT_EVENT, EVENT + NEXT_EVENT), (POLICY_START, SHAPE + POLICY_START)]
     changes.append((OPTIONS_END, f"{end}{options}]\n\n{items}{tail}"))
     code = CORE % {
         "parameters": ", ".join(f"{type_} {short(type_)}" for type_ in SCALARS),
@@ -381,7 +381,7 @@ def additions():
     return changes, (POLICY_END, POLICY_END + fields), code
 
 
-EVENT_AFTER = 'late, or was used before" },\n'
+NEXT_EVENT = '  { name = "OUTLIER", value = 512'
 # What every language does, in its own words: the numbers that each scalar is given, and what must come back.
 SMALL = {type_: 3 if "int" in type_ else 0.25 for type_ in SCALARS}
 TOTAL = sum(SMALL.values()) + 200

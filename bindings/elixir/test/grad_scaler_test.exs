@@ -245,7 +245,10 @@ defmodule GradScalerTest do
     test "a report that was made of bytes does not know its paths, and says so" do
       {_, report} = GradScaler.unscale([{:f32, <<0x7FC00000::little-32>>}], GradScaler.new())
       report = GradScaler.merge([Report.decode(Report.encode(report))], :shards)
-      assert_raise ArgumentError, ~r/decoded from bytes/, fn -> GradScaler.first_overflow(report) end
+
+      assert_raise ArgumentError, ~r/decoded from bytes/, fn ->
+        GradScaler.first_overflow(report)
+      end
     end
 
     test "merged reports know what they are of, and judge by the scaler's policy" do
