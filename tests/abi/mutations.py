@@ -355,7 +355,7 @@ gsc_status gsc_mutate(%(parameters)s, const char *name, const gsc_mutant *from,
     GSC_REQUIRE(out, 13);
     GSC_REQUIRE(total, 14);
     if (policy)
-        GSC_TRY(gsc_struct_read(policy, &p, GSC_POLICY_SIZE, 12, "policy", err));
+        GSC_TRY(gsc_policy_read(policy, &p, 12, err));
     *out = *from;
 %(copies)s
     memcpy(out->label, name, 3);

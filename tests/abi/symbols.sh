@@ -39,7 +39,7 @@ say "only gsc_ symbols" "$(grep -v '^gsc_' "$scratch/symbols")"
 say "each has a version" "$(grep -Ev '@@?GRADSCALER_(CUDA_)?[0-9]+\.[0-9]+$' "$scratch/symbols")"
 say "all that is described is exported" "$(comm -13 "$scratch/exported" "$scratch/described")"
 say "all that is exported is described" "$(comm -23 "$scratch/exported" "$scratch/described")"
-abi=$(sed -n 's/^version = "\(0\.[0-9]*\|[1-9][0-9]*\).*/\1/p' "$(dirname "$0")/../../include/gradscaler.toml")
+abi=$(sed -n 's/^first = "\(0\.[0-9]*\|[1-9][0-9]*\).*/\1/p' "$(dirname "$0")/../../include/gradscaler.toml")
 say "the SONAME" "$(missing "$(echo "$dynamic" | grep SONAME)" '\[libgradscaler\.so\.'"$abi"'\]')"
 say "never unloaded" "$(missing "$(echo "$dynamic" | grep FLAGS_1)" 'NODELETE')"
 echo "$failed failed"
