@@ -288,13 +288,14 @@ static void check_status_call(const function *f, int null_at, bool empty, bool r
     release(&a, status == OK);
 }
 
-/* Of each struct something that it may not hold. What else it may not is in tests/core. */
+/* What a struct may not hold. */
 typedef struct wrong {
     const char *structure, *field;
     uint32_t word;  /* of an array */
     uint64_t value; /* its bits */
 } wrong;
 
+/* One or a few for each struct; tests/core has the rest. */
 static const wrong wrongs[] = {
     {"gsc_policy", "init_scale", 0, UINT64_C(0xbff0000000000000)}, /* -1 */
     {"gsc_state", "good_steps", 0, UINT64_MAX},
@@ -310,7 +311,7 @@ static const wrong wrongs[] = {
     {0},
 };
 
-/* The last struct of an argument that holds it. */
+/* A call with a wrong in the last struct of an argument. */
 static void check_wrong_call(const function *f, int at, const wrong *w)
 {
     attempt a;
