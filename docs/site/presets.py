@@ -6,6 +6,7 @@ All show what the installed library says and does. The run is made with + and * 
 machine: the picture is the same, byte by byte.
 """
 
+import functools
 import json
 import math
 import random
@@ -192,23 +193,29 @@ def saves_a_state(format):
     return True
 
 
-def counted(text):
-    """A page with the numbers as they should be."""
+@functools.cache
+def counts():
+    """Returns (the place of a number in a page, the number)."""
     files = [json.loads(path.read_text()).get("traces") for path in (ROOT / "tests/traces").glob("*.json")]
     recordings, formats = list(filter(None, files)), sum(map(saves_a_state, gradscaler.formats()))
-    for pattern, number in (
+    return (
         (r"\d+(?= \[?presets\b)", len(gradscaler.presets())),
         (r"\d+(?= \[?recordings\b.{0,50} of \d+\sreal scalers)", sum(map(len, recordings))),
         (r"\d+(?=\sreal scalers)", len(recordings)),
         (r"(?<=itself and )\d+(?= others)", formats - 1),
         (r"\d+(?= formats)", formats),
-    ):
-        text = re.sub(pattern, str(number), text, flags=re.DOTALL)
+    )
+
+
+def counted(text):
+    """Returns a page with the numbers as they should be."""
+    for place, number in counts():
+        text = re.sub(place, str(number), text, flags=re.DOTALL)
     return text
 
 
 if __name__ == "__main__":
     PAGE.write_text(page())
     PAGE.with_suffix(".svg").write_text(picture())
-    for counts in COUNTED:
-        counts.write_text(counted(counts.read_text()))
+    for path in COUNTED:
+        path.write_text(counted(path.read_text()))

@@ -323,10 +323,11 @@ static void check_wrong_call(const function *f, int at, const wrong *w)
     block *b = a.blocks;
     while (b->bytes != a.arguments[at].pointer)
         b++;
-    const uint32_t last = (uint32_t)(b->size / s->size) - 1,
-                   size = (uint32_t)primitive(field->kind)->size;
-    for (unsigned char *bytes = b->bytes; bytes; bytes = bytes == b->bytes ? b->before : NULL)
-        memcpy(bytes + last * s->size + field->offset + w->word * size, &w->value, size);
+    const uint32_t last = (uint32_t)(b->size / s->size) - 1;
+    const uint32_t size = (uint32_t)primitive(field->kind)->size;
+    const size_t offset = last * s->size + field->offset + w->word * size;
+    memcpy(b->bytes + offset, &w->value, size);
+    memcpy(b->before + offset, &w->value, size);
     snprintf(when, sizeof when, "%s.%s[%u] = %llx", argument->name, w->field, w->word,
              (unsigned long long)w->value);
     const int32_t status = watched_call(f, a.arguments).s32;

@@ -59,10 +59,10 @@ macro_rules! constants {
                 crate::Value::Text(format!("{self:?}"))
             }
 
-            fn held(value: &crate::Value) -> Option<Self> {
+            fn from_value(value: &crate::Value) -> Option<Self> {
                 match value {
                     crate::Value::Text(text) => Self::of_names(text),
-                    number => crate::policy::Field::held(number).map(Self),
+                    number => crate::policy::Field::from_value(number).map(Self),
                 }
             }
 
@@ -196,7 +196,7 @@ macro_rules! fields {
             pub(crate) fn set_by_name(&mut self, name: &str, value: &crate::Value) -> Option<()> {
                 match name {
                     $(stringify!($field) => {
-                        self.0.$field = crate::macros::Raw::c(<$kind as crate::policy::Field>::held(value)?)
+                        self.0.$field = crate::macros::Raw::c(<$kind as crate::policy::Field>::from_value(value)?)
                     })*
                     _ => return None,
                 }

@@ -138,7 +138,7 @@ pub(crate) trait Field: Sized {
     fn value(self) -> Value;
 
     /// This number, or the number of this name, if a field of this type holds it.
-    fn held(value: &Value) -> Option<Self>;
+    fn from_value(value: &Value) -> Option<Self>;
 
     /// The names of all rules; none for a number.
     fn names() -> Vec<&'static str> {
@@ -147,15 +147,15 @@ pub(crate) trait Field: Sized {
 }
 
 macro_rules! numbers {
-    ($($kind:ident: $held:expr;)*) => {
+    ($($kind:ident: $conversion:expr;)*) => {
         $(
             impl Field for $kind {
                 fn value(self) -> Value {
                     self.into()
                 }
 
-                fn held(value: &Value) -> Option<Self> {
-                    $held(value)
+                fn from_value(value: &Value) -> Option<Self> {
+                    $conversion(value)
                 }
             }
         )*
