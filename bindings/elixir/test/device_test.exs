@@ -3,30 +3,33 @@ defmodule GradScaler.DeviceTest do
   # device, too; tests of CUDA run where there is a driver, such as the emulated one of tests/cuda.
   use ExUnit.Case, async: true
 
+  import GradScaler
   alias GradScaler.{Constants, DeviceTensor, Native, Report}
 
-  @dtypes Keyword.keys(Constants.all(:dtype))
+  @dtypes Constants.all(:dtype)
 
   # Numbers of all sizes, NaN and Inf among them, in every dtype; lengths that fill no chunk and several.
   defp grads do
     :rand.seed(:exsss, {1, 2, 3})
 
-    for {dtype, index} <- Enum.with_index(@dtypes), count <- [0, 1, 7, 70_000], into: %{} do
-      size = Native.dtype_size(Constants.all(:dtype)[dtype])
-      {{dtype, count, index}, {dtype, :rand.bytes(size * count)}}
+    for {dtype, number} <- @dtypes, count <- [0, 1, 7, 70_000], into: %{} do
+      {{number, count}, {dtype, :rand.bytes(Native.dtype_size(number) * count)}}
     end
   end
 
-  defp good,
-    do: %{
-      a: {:f16, :binary.copy(<<2.0::little-float-16>>, 300)},
-      b: [{:f32, <<4.0::little-float-32>>}]
-    }
+  @good %{
+    a: {:f16, :binary.copy(<<2.0::little-float-16>>, 300)},
+    b: [{:f32, <<4.0::little-float-32>>}]
+  }
 
-  defp on(kind), do: GradScaler.on_device(GradScaler.new("none"), kind)
+  defp on(kind), do: on_device(new("none"), kind)
 
-  defp bits(report),
+  # A tree or a report to compare, wherever it is.
+  defp bits(%Report{} = report),
     do: {Report.encode(report), report.per_tensor, report.paths, report.histogram}
+
+  defp bits({tree, %Report{} = report}), do: {bits(tree), bits(report)}
+  defp bits(tree), do: device_get(tree)
 
   for {name, kind, tag} <- [{"threads", {:cpu, 2}, :cpu}, {"CUDA", :cuda, :cuda}] do
     describe name do
@@ -35,113 +38,79 @@ defmodule GradScaler.DeviceTest do
 
       setup context, do: {:ok, device: on(context.kind)}
 
-      test "a tree comes back as it was, integers and empty tensors too", %{device: device} do
-        assert GradScaler.device_get(GradScaler.device_put(grads(), device)) == grads()
-        assert GradScaler.device_get(GradScaler.device_put([], device)) == []
-        assert GradScaler.device_get([{:f32, ""}]) == [{:f32, ""}]
-      end
-
       test "results and reports have the bits of the host", %{device: device} do
-        grads = grads()
-        on_device = GradScaler.device_put(grads, device)
+        torch = new("torch")
+        fairseq = new("fairseq", init_scale: 1024.0)
+        counts = [want: [:amax, :underflow], histogram: true]
+        tree = grads()
+        on_device = device_put(tree, device)
 
-        for {preset, options} <- [
-              {"torch", []},
-              {"fairseq", [want: [:amax, :underflow], histogram: true]},
-              {"none", [type: :same, want: :norm]}
-            ] do
-          scaler = GradScaler.new(preset, init_scale: 1024.0)
-          {expected, report} = GradScaler.unscale(grads, scaler, options)
-          {results, on_device_report} = GradScaler.unscale(on_device, scaler, options)
-          assert bits(on_device_report) == bits(report)
-          assert GradScaler.device_get(results) == expected
+        for call <- [
+              &unscale(&1, torch),
+              &unscale(&1, torch, clamp: 1.0e-3),
+              &unscale(&1, fairseq, counts),
+              &unscale(&1, new("none"), type: :same, want: :norm),
+              &measure(&1, torch),
+              &measure(&1, fairseq, counts),
+              &scale_loss(&1, torch)
+            ],
+            do: assert(bits(call.(on_device)) == bits(call.(tree)))
 
-          options = Keyword.delete(options, :type)
-
-          assert bits(GradScaler.measure(on_device, scaler, options)) ==
-                   bits(GradScaler.measure(grads, scaler, options))
-        end
-
-        refute GradScaler.finite?(on_device)
-        scaler = GradScaler.new("torch")
-        {clamped, report} = GradScaler.unscale(on_device, scaler, clamp: 1.0e-3)
-        {expected, host} = GradScaler.unscale(grads, scaler, clamp: 1.0e-3)
-        assert {GradScaler.device_get(clamped), bits(report)} == {expected, bits(host)}
-      end
-
-      test "losses are scaled, and trees cast", %{device: device} do
-        scaler = GradScaler.new("torch")
-        tree = GradScaler.device_put(good(), device)
-        scaled = GradScaler.device_get(GradScaler.scale_loss(tree, scaler))
-        assert scaled == GradScaler.scale_loss(good(), scaler)
-        cast = GradScaler.device_get(GradScaler.cast_params(tree, :f8_e5m2, clamp: 3.0))
-        assert cast == GradScaler.cast_params(good(), :f8_e5m2, clamp: 3.0)
+        assert {device_get(on_device), finite?(on_device)} == {tree, false}
+        assert device_get(device_put([], device)) == []
+        cast = &cast_params(&1, :f8_e5m2, clamp: 3.0)
+        assert bits(cast.(device_put(@good, device))) == cast.(@good)
       end
 
       test "micro-batches are added to sums, which stay what they were", %{device: device} do
-        scaler = GradScaler.new("static", init_scale: 2.0)
-        {sums, _} = GradScaler.unscale(GradScaler.device_put(good(), device), scaler)
-        before = GradScaler.device_get(sums)
+        scaler = new("static", init_scale: 2.0)
+        good = device_put(@good, device)
+        {sums, _} = unscale(good, scaler)
+        before = device_get(sums)
 
-        {added, report} =
-          GradScaler.unscale_accumulate(sums, GradScaler.device_put(good(), device), scaler)
+        {added, report} = unscale_accumulate(sums, good, scaler)
+        {expected, _} = host = unscale_accumulate(before, @good, scaler)
+        assert {bits({added, report}), device_get(sums)} == {bits(host), before}
 
-        {expected, host} = GradScaler.unscale_accumulate(before, good(), scaler)
-        assert {GradScaler.device_get(added), bits(report)} == {expected, bits(host)}
-        assert GradScaler.device_get(sums) == before
-
-        bad = GradScaler.device_put(%{good() | b: [{:f32, <<0x7FC00000::little-32>>}]}, device)
-        {kept, report} = GradScaler.unscale_accumulate(added, bad, scaler)
-
-        assert {GradScaler.device_get(kept), GradScaler.overflows(report)} ==
-                 {expected, [[:b, 0]]}
+        bad = device_put(%{@good | b: [{:f32, <<0x7FC00000::little-32>>}]}, device)
+        {kept, report} = unscale_accumulate(added, bad, scaler)
+        assert {device_get(kept), overflows(report)} == {expected, [[:b, 0]]}
       end
 
       test "what cannot be is refused in words", %{device: device} do
-        tree = GradScaler.device_put(good(), device)
-        other = GradScaler.device_put(good(), on({:cpu, 1}))
-        torch = GradScaler.new("torch")
-        infinite = GradScaler.set_scale(torch, :infinity)
+        tree = device_put(@good, device)
+        other = device_put(@good, on({:cpu, 1}))
+        torch = new("torch")
 
-        cases = [
-          {~r/factor.scale is inf: it must be finite/,
-           fn -> GradScaler.unscale(tree, infinite) end},
-          {~r/\[:b\]\[0\] is not where those before it are/,
-           fn -> GradScaler.unscale(%{tree | b: good().b}, torch) end},
-          {~r/\[1\]\[:a\] is not where those before it are/,
-           fn -> GradScaler.unscale([tree, other], torch) end},
-          {~r/sums are not where the gradients are/,
-           fn -> GradScaler.unscale_accumulate(good(), tree, torch) end},
-          {~r/\[:a\] is on a device already/, fn -> GradScaler.device_put(tree, device) end},
-          {~r/^the result of \[:a\] cannot be :complex64/,
-           fn -> GradScaler.cast_params(tree, :complex64) end},
-          {~r/the tree is 5: expected/, fn -> GradScaler.device_put(5, device) end}
-        ]
+        for {message, call} <- [
+              {~r/factor.scale is inf: it must be finite/,
+               fn -> unscale(tree, set_scale(torch, :infinity)) end},
+              {~r/\[:b\]\[0\] is not where those before it are/,
+               fn -> unscale(%{tree | b: @good.b}, torch) end},
+              {~r/\[1\]\[:a\] is not where those before it are/,
+               fn -> unscale([tree, other], torch) end},
+              {~r/sums are not where the gradients are/,
+               fn -> unscale_accumulate(@good, tree, torch) end},
+              {~r/\[:a\] is on a device already/, fn -> device_put(tree, device) end},
+              {~r/^the result of \[:a\] cannot be :complex64/,
+               fn -> cast_params(tree, :complex64) end},
+              {~r/the tree is 5: expected/, fn -> device_put(5, device) end}
+            ],
+            do: assert_raise(ArgumentError, message, call)
 
-        for {message, call} <- cases, do: assert_raise(ArgumentError, message, call)
-
-        assert :ok = GradScaler.device_free(tree)
-        assert :ok = GradScaler.device_free(tree)
-
-        assert_raise ArgumentError, ~r/\[:a\] is memory that was freed/, fn ->
-          GradScaler.unscale(tree, torch)
-        end
-
-        assert_raise ArgumentError, ~r/memory that was freed/, fn ->
-          GradScaler.device_get(tree)
-        end
+        for _ <- 1..2, do: assert(:ok = device_free(tree))
+        freed = ~r/\[:a\] is memory that was freed/
+        assert_raise ArgumentError, freed, fn -> unscale(tree, torch) end
+        assert_raise ArgumentError, ~r/memory that was freed/, fn -> device_get(tree) end
       end
 
       test "the steps of a policy are those of the host", %{device: device} do
-        exec = device.device
-        {:ok, policy} = Native.policy_preset("torch")
-        {:ok, state} = Native.state_init(nil, policy)
-        assert Native.state_init(exec, policy) == {:ok, state}
-
-        report = Report.encode(GradScaler.measure(good(), GradScaler.new("torch"), want: :norm))
+        %{policy: policy, state: state} = new("torch")
+        report = Report.encode(measure(@good, new("torch"), want: :norm))
         factor = binary_part(state, 0, 32)
 
         for call <- [
+              &Native.state_init(&1, policy),
               &Native.state_update(&1, policy, state, report),
               &Native.state_init_from(&1, policy, state),
               &Native.factor_multiply(&1, factor, 3.0),
@@ -151,21 +120,19 @@ defmodule GradScaler.DeviceTest do
               &Native.report_merge(&1, "", 1, nil)
             ] do
           assert {:ok, binary} = call.(nil)
-          assert call.(exec) == {:ok, binary}
+          assert call.(device.device) == {:ok, binary}
         end
       end
 
       test "what does not fit into memory is an error of its own", %{device: device} do
-        error =
-          assert_raise GradScaler.Error, fn ->
-            DeviceTensor.allocate(device.device, f32: 2 ** 60)
-          end
-
+        allocate = fn -> DeviceTensor.allocate(device.device, f32: 2 ** 60) end
+        error = assert_raise GradScaler.Error, allocate
         assert {error.status, error.details.name != nil} == {:memory, true}
       end
 
-      test "ranges outside of memory are refused", %{device: device} do
-        {:ok, memory} = Native.memory_create(device.device, 8)
+      test "ranges outside of memory are refused", %{device: %{device: device}} do
+        {:ok, memory} = Native.memory_create(device, 8)
+        [front, back] = for offset <- [0, 4], do: {1, memory, offset, 4}
 
         for result <- [
               Native.memory_write(memory, [{5, "abcd"}]),
@@ -174,16 +141,10 @@ defmodule GradScaler.DeviceTest do
               Native.memory_write(memory, [{0, "ab"} | :end]),
               Native.memory_read(memory, [{0, 2 ** 63}]),
               Native.memory_read(memory, [{9, 0}]),
-              Native.measure(device.device, nil, [{1, memory, 4, 8}], nil),
-              Native.measure(device.device, nil, [{1, memory, 2 ** 64 - 4, 8}], nil),
+              Native.measure(device, nil, [{1, memory, 4, 8}], nil),
+              Native.measure(device, nil, [{1, memory, 2 ** 64 - 4, 8}], nil),
               Native.measure(nil, nil, [{1, memory, 0, 8}], nil),
-              Native.scale(
-                device.device,
-                nil,
-                [{1, memory, 0, 4}, {1, memory, 4, 4}],
-                [{1, memory, 0, 4}, 1],
-                nil
-              )
+              Native.scale(device, nil, [front, back], [front, 1], nil)
             ] do
           assert {:error, %{message: message}} = result
           assert message != ""
@@ -194,44 +155,30 @@ defmodule GradScaler.DeviceTest do
       end
 
       test "many processes share a device", %{device: device} do
-        scaler = GradScaler.new("torch")
-        {expected, report} = GradScaler.unscale(grads(), scaler)
+        tree = grads()
+        expected = bits(unscale(tree, new("torch")))
+        call = fn _ -> bits(unscale(device_put(tree, device), new("torch"))) end
 
         1..8
-        |> Task.async_stream(
-          fn _ ->
-            for _ <- 1..3 do
-              {results, on_device} =
-                GradScaler.unscale(GradScaler.device_put(grads(), device), scaler)
-
-              assert {GradScaler.device_get(results), bits(on_device)} == {expected, bits(report)}
-            end
-          end,
-          max_concurrency: 8,
-          timeout: 60_000
-        )
-        |> Enum.each(fn {:ok, _} -> :ok end)
+        |> Task.async_stream(call, max_concurrency: 8, timeout: 60_000)
+        |> Enum.each(fn {:ok, result} -> assert result == expected end)
       end
 
       test "memory outlives the device's last term, and killed processes harm nobody", context do
-        kind = context.kind
+        use_device = fn ->
+          device = on(context.kind)
+          for _ <- 1..100, do: unscale(device_put(@good, device), new())
+        end
 
         for delay <- 0..20 do
-          victim =
-            spawn(fn ->
-              device = on(kind)
-
-              for _ <- 1..100,
-                  do: GradScaler.unscale(GradScaler.device_put(good(), device), GradScaler.new())
-            end)
-
+          victim = spawn(use_device)
           Process.sleep(div(delay, 4))
           Process.exit(victim, :kill)
         end
 
-        tree = Task.await(Task.async(fn -> GradScaler.device_put(good(), on(kind)) end), 60_000)
+        tree = Task.await(Task.async(fn -> device_put(@good, on(context.kind)) end), 60_000)
         :erlang.garbage_collect()
-        assert GradScaler.device_get(tree) == good()
+        assert device_get(tree) == @good
       end
     end
   end
@@ -251,14 +198,13 @@ defmodule GradScaler.DeviceTest do
   end
 
   test "a scaler without a device leaves trees where they are, and takes that of another" do
-    scaler = GradScaler.new("torch")
-    assert GradScaler.device_put(good(), scaler) == good()
+    scaler = new("torch")
+    assert {device_put(@good, scaler), device_get(@good)} == {@good, @good}
     other = on({:cpu, 1})
-    shared = GradScaler.on_device(scaler, other)
+    shared = on_device(scaler, other)
     assert shared == %{scaler | device: other.device}
-    grads = [GradScaler.device_put(good(), shared), GradScaler.device_put(good(), other)]
-    assert GradScaler.finite?(grads)
-    assert GradScaler.load(GradScaler.save(shared)) == scaler
+    assert finite?([device_put(@good, shared), device_put(@good, other)])
+    assert load(save(shared)) == scaler
   end
 
   describe "Nx" do
@@ -268,27 +214,17 @@ defmodule GradScaler.DeviceTest do
     test "tensors come back with shape and names, and integers stay" do
       device = on({:cpu, 1})
       tree = %{w: Nx.tensor([[2.0, 4.0]], type: :f16, names: [:x, :y]), n: Nx.tensor([3])}
-
-      {unscaled, _} =
-        tree |> GradScaler.device_put(device) |> GradScaler.unscale(GradScaler.new("none"))
-
-      assert GradScaler.device_get(unscaled) == %{
-               tree
-               | w: Nx.tensor([[2.0, 4.0]], names: [:x, :y])
-             }
+      grads = device_put(tree, device)
+      {unscaled, _} = unscale(grads, new("none"))
+      assert device_get(unscaled) == %{tree | w: Nx.tensor([[2.0, 4.0]], names: [:x, :y])}
 
       assert_raise ArgumentError, ~r/\[:w\] has the shape {1, 2}, its sum {2, 1}/, fn ->
-        sums = GradScaler.device_put(%{tree | w: Nx.tensor([[0.0], [0.0]])}, device)
-
-        GradScaler.unscale_accumulate(
-          sums,
-          GradScaler.device_put(tree, device),
-          GradScaler.new("none")
-        )
+        sums = device_put(%{tree | w: Nx.tensor([[0.0], [0.0]])}, device)
+        unscale_accumulate(sums, grads, new("none"))
       end
 
       assert_raise ArgumentError, ~r/the tensors are traced/, fn ->
-        Nx.Defn.jit(&GradScaler.device_put(&1, device)).(Nx.tensor(1.0))
+        Nx.Defn.jit(&device_put(&1, device)).(Nx.tensor(1.0))
       end
     end
   end

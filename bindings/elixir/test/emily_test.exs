@@ -10,49 +10,24 @@ defmodule GradScaler.EmilyTest do
     recordings = Recordings.of("emily")
     assert length(recordings) > 10
 
-    for recording <- recordings do
-      policy = GradScaler.policy(recording.scaler)
-
-      scaler =
-        MP.loss_scale(
-          scale: policy.init_scale,
-          growth_factor: policy.growth_factor,
-          backoff_factor: policy.backoff_factor,
-          growth_interval: policy.growth_interval,
-          min_scale: policy.min_scale
-        )
-
-      scales =
-        recording.steps |> Enum.scan(scaler, &MP.update(&2, &1 == "1")) |> Enum.map(& &1.scale)
+    for %{name: name, scaler: scaler, steps: steps, scales: recorded} <- recordings do
+      options = [:growth_factor, :backoff_factor, :growth_interval, :min_scale]
+      policy = GradScaler.policy(scaler)
+      options = Enum.map(options, &{&1, Map.fetch!(policy, &1)})
+      scaler = MP.loss_scale([scale: policy.init_scale] ++ options)
+      scales = for step <- Enum.scan([scaler | steps], &MP.update(&2, &1 == "1")), do: step.scale
 
       # Where the original raised at the top, its recording ends one scale earlier.
-      recorded = recording.scales
-      assert Enum.take([scaler.scale | scales], length(recorded)) == recorded, recording.name
+      assert Enum.take(scales, length(recorded)) == recorded, name
     end
   end
 
   test "the surface is the original's" do
-    surface = [
-      accumulate_grad: 2,
-      cast_params: 2,
-      has_overflow?: 1,
-      loss_scale: 0,
-      loss_scale: 1,
-      scale_loss: 2,
-      unscale: 2,
-      update: 2
-    ]
-
+    surface = [accumulate_grad: 2, cast_params: 2, has_overflow?: 1, loss_scale: 0, loss_scale: 1]
+    surface = surface ++ [scale_loss: 2, unscale: 2, update: 2]
     assert surface -- MP.__info__(:functions) == []
-
-    assert %LossScaler{
-             scale: 65_536.0,
-             growth_factor: 2.0,
-             backoff_factor: 0.5,
-             growth_interval: 2000,
-             min_scale: 1.0,
-             counter: 0
-           } = LossScaler.new()
+    defaults = [scale: 65_536.0, growth_factor: 2.0, backoff_factor: 0.5, growth_interval: 2000]
+    assert LossScaler.new() == struct!(LossScaler, defaults ++ [min_scale: 1.0, counter: 0])
   end
 
   test "counter and scale move together, and overflow resets the counter" do
@@ -61,25 +36,19 @@ defmodule GradScaler.EmilyTest do
     assert %{counter: 0, scale: 131_072.0} = MP.update(scaler, false)
     assert %{counter: 0, scale: 32_768.0} = MP.update(scaler, true)
     assert %{scale: 1.0} = MP.update(MP.loss_scale(scale: 1), true)
-  end
-
-  test "at the top the scale stays, where the original raised" do
-    scaler = MP.loss_scale(scale: 1.0e308, growth_interval: 1)
-    assert MP.update(scaler, false).scale == 1.0e308
+    # At the top the original raised.
+    assert %{scale: 1.0e308} = MP.update(MP.loss_scale(scale: 1.0e308, growth_interval: 1), false)
   end
 
   test "wrong arguments raise ArgumentError" do
-    assert_raise ArgumentError, ~r/unknown keys \[:init_scale\]/, fn ->
-      MP.loss_scale(init_scale: 1.0)
-    end
+    for {option, message} <- [
+          {[init_scale: 1.0], ~r/unknown keys \[:init_scale\]/},
+          {[scale: 0], ~r/scale is 0: it must be/},
+          {[growth_factor: 0.5], ~r/growth_factor is 0.5/},
+          {[min_scale: -1], ~r/min_scale is -1/}
+        ],
+        do: assert_raise(ArgumentError, message, fn -> MP.loss_scale(option) end)
 
-    assert_raise ArgumentError, ~r/scale is 0: it must be/, fn -> MP.loss_scale(scale: 0) end
-
-    assert_raise ArgumentError, ~r/growth_factor is 0.5/, fn ->
-      MP.loss_scale(growth_factor: 0.5)
-    end
-
-    assert_raise ArgumentError, ~r/min_scale is -1/, fn -> MP.loss_scale(min_scale: -1) end
     assert_raise FunctionClauseError, fn -> MP.update(MP.loss_scale(), 1) end
   end
 
@@ -102,33 +71,21 @@ defmodule GradScaler.EmilyTest do
 
       forward = fn p -> x |> Nx.as_type({:f, 16}) |> Nx.dot(p.w) |> Nx.add(p.b) end
 
-      {params, scaler} =
-        for _ <- 1..60, reduce: {params, MP.loss_scale(scale: 2.0 ** 12, growth_interval: 20)} do
-          {params, scaler} ->
-            grads =
-              Nx.Defn.grad(params, fn p ->
-                p
-                |> MP.cast_params({:f, 16})
-                |> forward.()
-                |> Nx.as_type({:f, 32})
-                |> Nx.subtract(y)
-                |> Nx.pow(2)
-                |> Nx.mean()
-                |> MP.scale_loss(scaler)
-              end)
+      loss = fn p, scaler ->
+        output = p |> MP.cast_params({:f, 16}) |> forward.() |> Nx.as_type({:f, 32})
+        output |> Nx.subtract(y) |> Nx.pow(2) |> Nx.mean() |> MP.scale_loss(scaler)
+      end
 
-            {grads, overflow?} = MP.unscale(grads, scaler)
-            scaler = MP.update(scaler, overflow?)
+      step = fn {params, scaler} ->
+        {grads, overflow?} = MP.unscale(Nx.Defn.grad(params, &loss.(&1, scaler)), scaler)
+        grads = MP.accumulate_grad(grads, {:f, 32})
+        stepped = &Nx.subtract(params[&1], Nx.multiply(grads[&1], 0.1))
+        params = if overflow?, do: params, else: %{w: stepped.(:w), b: stepped.(:b)}
+        {params, MP.update(scaler, overflow?)}
+      end
 
-            if overflow? do
-              {params, scaler}
-            else
-              grads = MP.accumulate_grad(grads, {:f, 32})
-              step = &Nx.subtract(params[&1], Nx.multiply(grads[&1], 0.1))
-              {%{w: step.(:w), b: step.(:b)}, scaler}
-            end
-        end
-
+      start = {params, MP.loss_scale(scale: 2.0 ** 12, growth_interval: 20)}
+      {params, scaler} = start |> Stream.iterate(step) |> Enum.at(60)
       assert_in_delta Nx.to_number(Nx.squeeze(params.w)), 2.0, 0.2
       assert scaler.scale >= 2.0 ** 12
     end
@@ -137,17 +94,13 @@ defmodule GradScaler.EmilyTest do
       scaler = MP.loss_scale(scale: 4.0)
       assert MP.scale_loss(1.5, scaler) == Nx.tensor(6.0)
 
-      assert MP.scale_loss(Nx.tensor(1.5, type: {:f, 16}), scaler) ==
-               Nx.tensor(6.0, type: {:f, 16})
-
+      [half, bf16] = for type <- [{:f, 16}, {:bf, 16}], do: &Nx.tensor(&1, type: type)
+      assert MP.scale_loss(half.(1.5), scaler) == half.(6.0)
       integer = Nx.tensor([1, 2])
       tree = {[Nx.tensor([2.0])], %{a: integer, b: {}}}
-      half = Nx.tensor([0.5])
-      assert {{[^half], %{a: ^integer, b: {}}}, false} = MP.unscale(tree, scaler)
-
-      assert MP.cast_params(tree, {:bf, 16}) ==
-               {[Nx.tensor([2.0], type: {:bf, 16})], %{a: integer, b: {}}}
-
+      quarter = Nx.tensor([0.5])
+      assert {{[^quarter], %{a: ^integer, b: {}}}, false} = MP.unscale(tree, scaler)
+      assert MP.cast_params(tree, {:bf, 16}) == {[bf16.([2.0])], %{a: integer, b: {}}}
       assert MP.scale_loss(integer, scaler) == Nx.tensor([4.0, 8.0])
       assert MP.has_overflow?({integer, Nx.tensor([1.0, :neg_infinity])})
     end
@@ -156,11 +109,9 @@ defmodule GradScaler.EmilyTest do
       scaler = MP.loss_scale()
       assert_raise ArgumentError, ~r/\[:a\] is nil/, fn -> MP.unscale(%{a: nil}, scaler) end
 
-      assert_raise ArgumentError,
-                   ~r/\[0\] cannot be :f16, as one of it and its tensor of :complex64 is complex/,
-                   fn ->
-                     MP.cast_params([Nx.tensor(Complex.new(1, 2))], {:f, 16})
-                   end
+      message = ~r/\[0\] cannot be :f16, as one of it and its tensor of :complex64 is complex/
+      complex = [Nx.tensor(Complex.new(1, 2))]
+      assert_raise ArgumentError, message, fn -> MP.cast_params(complex, {:f, 16}) end
     end
   end
 end

@@ -1,14 +1,19 @@
 defmodule GradScaler.PackageTest do
   # What a package would hold builds without the repository around it: mix hex.build adds the C sources to it.
   use ExUnit.Case, async: false
+  alias GradScaler.MixProject
 
-  test "the files of the package are all that make needs" do
-    folder = Path.join(System.tmp_dir!(), "gradscaler-package-#{System.pid()}")
+  defp folder(name) do
+    folder = Path.join(System.tmp_dir!(), "gradscaler-#{name}-#{System.pid()}")
     on_exit(fn -> File.rm_rf!(folder) end)
     File.mkdir_p!(folder)
-    config = Mix.Project.config()
+    folder
+  end
 
-    GradScaler.MixProject.add_sources()
+  test "the files of the package are all that make needs" do
+    folder = folder("package")
+    config = Mix.Project.config()
+    MixProject.add_sources()
 
     try do
       for file <- config[:package][:files] do
@@ -16,17 +21,12 @@ defmodule GradScaler.PackageTest do
         File.cp!(file, Path.join(folder, file))
       end
     after
-      GradScaler.MixProject.remove_sources()
+      MixProject.remove_sources()
     end
 
-    environment = [
-      {"MIX_APP_PATH", folder},
-      {"ERTS_INCLUDE_DIR", folder},
-      {"GRADSCALER_SOURCE", nil},
-      {"GRADSCALER_LIB_DIR", nil}
-    ]
-
-    {commands, 0} = System.cmd("make", ["-n"], cd: folder, env: environment)
+    set = for name <- ["MIX_APP_PATH", "ERTS_INCLUDE_DIR"], do: {name, folder}
+    unset = for name <- ["GRADSCALER_SOURCE", "GRADSCALER_LIB_DIR"], do: {name, nil}
+    {commands, 0} = System.cmd("make", ["-n"], cd: folder, env: set ++ unset)
     assert commands =~ " source/core/tensors.c"
     refute commands =~ "../.."
     assert File.exists?(Path.join(folder, "source/include/gradscaler.h"))
@@ -42,22 +42,16 @@ defmodule GradScaler.PackageTest do
   end
 
   test "in a package that is unpacked nothing is removed" do
-    folder = Path.join(System.tmp_dir!(), "gradscaler-unpacked-#{System.pid()}")
-    on_exit(fn -> File.rm_rf!(folder) end)
-    unpacked = Path.join(folder, "deps/gradscaler")
+    unpacked = folder("unpacked/deps/gradscaler")
     files = for name <- ["source/core/scaler.c", "LICENSE"], do: Path.join(unpacked, name)
-    for file <- files, do: File.mkdir_p!(Path.dirname(file))
+    File.mkdir_p!(Path.join(unpacked, "source/core"))
     for file <- files, do: File.write!(file, "its own")
-
     Mix.Task.reenable("hex.build")
+    build = fn -> Mix.Task.run("hex.build") end
 
-    for task <- [
-          &GradScaler.MixProject.add_sources/0,
-          &GradScaler.MixProject.remove_sources/0,
-          fn -> Mix.Task.run("hex.build") end
-        ] do
-      assert_raise Mix.Error, ~r/no clone of the repository/, fn -> File.cd!(unpacked, task) end
-    end
+    for task <- [&MixProject.add_sources/0, &MixProject.remove_sources/0, build],
+        message = ~r/no clone of the repository/,
+        do: assert_raise(Mix.Error, message, fn -> File.cd!(unpacked, task) end)
 
     for file <- files, do: assert(File.read!(file) == "its own")
   end

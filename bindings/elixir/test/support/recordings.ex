@@ -6,37 +6,25 @@ defmodule GradScaler.Recordings do
   import json, pathlib, sys
   sys.path.insert(0, sys.argv[1] + "/tests/replay")
   import replay
-  for path in sorted(pathlib.Path(sys.argv[1], "tests/traces").glob("*.json")):
-      if path.name != "checkpoints.json":
-          recording = json.loads(path.read_text())
-          for trace in recording["traces"]:
-              if ("norm" in trace) != (sys.argv[2] == "guards"):
-                  continue
-              scales = ",".join(float(scale).hex() for scale in trace.get("scale", [0]))
-              print(replay.request(recording["preset"], trace), scales, recording.get("tolerance", 0), trace["name"])
+  recording = json.loads(pathlib.Path(sys.argv[1], "tests/traces", sys.argv[2] + ".json").read_text())
+  for trace in recording["traces"]:
+      scales = ",".join(float(scale).hex() for scale in trace["scale"])
+      print(replay.request(recording["preset"], trace), scales, trace["name"])
   """
 
-  def root, do: @root
+  @doc "The recordings of a preset."
+  def of(preset) do
+    {lines, 0} = System.cmd("python3", ["-B", "-c", @script, @root, preset])
 
-  @doc "All recordings of scales, or those of one preset; those of guards, whose steps are norms."
-  def all(of \\ "scales") do
-    {lines, 0} = System.cmd("python3", ["-B", "-c", @script, @root, of])
-    for line <- String.split(lines, "\n", trim: true), do: parse(line)
-  end
+    for line <- String.split(lines, "\n", trim: true) do
+      [preset, settings, steps, scales, name] = String.split(line, " ", parts: 5)
 
-  def guards, do: all("guards")
-  def of(preset), do: Enum.filter(all(), &(&1.preset == preset))
-
-  defp parse(line) do
-    [preset, settings, steps, scales, tolerance, name] = String.split(line, " ", parts: 6)
-
-    %{
-      preset: preset,
-      name: name,
-      scaler: Settings.scaler(preset, settings),
-      steps: String.split(steps, ","),
-      scales: for(scale <- String.split(scales, ","), do: HexFloat.parse(scale)),
-      tolerance: tolerance |> Float.parse() |> elem(0)
-    }
+      %{
+        name: name,
+        scaler: Settings.scaler(preset, settings),
+        steps: String.split(steps, ","),
+        scales: for(scale <- String.split(scales, ","), do: HexFloat.parse(scale))
+      }
+    end
   end
 end

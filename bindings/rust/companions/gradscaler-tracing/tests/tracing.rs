@@ -10,11 +10,12 @@ use gradscaler_tracing::log_step;
 use tracing::field::{Field, Visit};
 use tracing::{span, subscriber, Event, Level, Metadata, Subscriber};
 
-/// An event: its level, its message, and its other fields.
-type Logged = (Level, String, Vec<(String, Value)>);
+/// Named values of an event; the message comes first.
+#[derive(Debug, Default, PartialEq)]
+struct Fields(Vec<(String, Value)>);
 
 /// Keeps the events up to a level.
-struct Log(Level, Arc<Mutex<Vec<Logged>>>);
+struct Log(Level, Arc<Mutex<Vec<(Level, Fields)>>>);
 
 impl Subscriber for Log {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
@@ -24,7 +25,7 @@ impl Subscriber for Log {
     fn event(&self, event: &Event<'_>) {
         let mut fields = Fields::default();
         event.record(&mut fields);
-        let logged = (*event.metadata().level(), fields.message, fields.metrics);
+        let logged = (*event.metadata().level(), fields);
         self.1.lock().unwrap().push(logged);
     }
 
@@ -38,15 +39,9 @@ impl Subscriber for Log {
     fn exit(&self, _: &span::Id) {}
 }
 
-#[derive(Default)]
-struct Fields {
-    message: String,
-    metrics: Vec<(String, Value)>,
-}
-
 impl Fields {
     fn push(&mut self, field: &Field, value: impl Into<Value>) {
-        self.metrics.push((field.name().into(), value.into()));
+        self.0.push((field.name().into(), value.into()));
     }
 }
 
@@ -64,17 +59,16 @@ impl Visit for Fields {
     }
 
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
-        assert_eq!(field.name(), "message");
-        self.message = format!("{value:?}");
+        self.push(field, format!("{value:?}").as_str());
     }
 }
 
 /// What `run` logs up to a level.
-fn logged(level: Level, run: impl FnOnce()) -> Vec<Logged> {
+fn logged(level: Level, run: impl FnOnce()) -> Vec<(Level, Fields)> {
     let events = Arc::default();
     subscriber::with_default(Log(level, Arc::clone(&events)), run);
-    let mut events = events.lock().unwrap();
-    std::mem::take(&mut *events)
+    let events = std::mem::take(&mut *events.lock().unwrap());
+    events
 }
 
 /// Steps by gradients of these norms, and returns the metrics of each.
@@ -82,9 +76,8 @@ fn steps(scaler: &mut Scaler, norms: &[f32]) -> Vec<Vec<(String, Value)>> {
     let mut metrics = Vec::new();
     for norm in norms {
         let mut grad = [norm * scaler.loss_scale() as f32, 0.0];
-        let report = scaler
-            .unscale(&mut [TensorMut::new(&mut grad)], Want::ALL)
-            .unwrap();
+        let grads = &mut [TensorMut::new(&mut grad)];
+        let report = scaler.unscale(grads, Want::ALL).unwrap();
         scaler.update(&report).unwrap();
         log_step(scaler, &report).unwrap();
         metrics.push(scaler.metrics(Some(&report)).unwrap().collect());
@@ -103,39 +96,33 @@ fn a_good_step_is_for_debugging_and_a_skipped_one_a_warning() {
     let events = logged(Level::DEBUG, || {
         metrics = steps(&mut guard(), &[2.0, f32::INFINITY, 200.0]);
     });
-    let expected = [
-        (Level::DEBUG, "step"),
-        (Level::WARN, "skipped: overflow"),
-        (
-            Level::WARN,
-            "skipped: the norm, 200, is above 100, 1 in a row",
-        ),
-    ];
-    let levels: Vec<_> = events
-        .iter()
-        .map(|(level, text, _)| (*level, &**text))
-        .collect();
-    assert_eq!(levels, expected);
-    // Every metric is a field, with its name and its type.
-    let fields: Vec<_> = events.into_iter().map(|(_, _, fields)| fields).collect();
-    assert_eq!(fields, metrics);
-    assert!(fields[0].contains(&("norm".into(), Value::Number(2.0))));
-    assert!(fields[1].contains(&("total_overflows".into(), Value::Integer(1))));
-    assert!(fields[2].contains(&("skip".into(), Value::Boolean(true))));
+    let outlier = "skipped: the norm, 200, is above 100, 1 in a row";
+    let texts = ["step", "skipped: overflow", outlier];
+    let levels = [Level::DEBUG, Level::WARN, Level::WARN];
+    assert_eq!(events.len(), 3);
+    for (n, (level, Fields(fields))) in events.iter().enumerate() {
+        assert_eq!(level, &levels[n]);
+        // Every metric is a field, with its name and its type.
+        let message = ("message".into(), texts[n].into());
+        assert_eq!(fields, &[vec![message], metrics[n].clone()].concat());
+    }
+    assert!(metrics[0].contains(&("norm".into(), Value::Number(2.0))));
+    assert!(metrics[1].contains(&("total_overflows".into(), Value::Integer(1))));
+    assert!(metrics[2].contains(&("skip".into(), Value::Boolean(true))));
 }
 
 #[test]
 fn only_what_the_subscriber_wants_is_computed() {
+    let empty = Report::default(); // which would be refused
     let events = logged(Level::WARN, || {
         let mut scaler = guard();
         steps(&mut scaler, &[2.0, f32::INFINITY, 2.0]);
-        assert_eq!(log_step(&scaler, &Report::default()), Ok(())); // which would be refused
+        assert_eq!(log_step(&scaler, &empty), Ok(()));
     });
     assert_eq!(events.len(), 1);
-    let scaler = guard();
-    assert_eq!(log_step(&scaler, &Report::default()), Ok(()));
+    assert_eq!(log_step(&guard(), &empty), Ok(()));
     logged(Level::DEBUG, || {
-        let error = log_step(&scaler, &Report::default()).unwrap_err();
+        let error = log_step(&guard(), &empty).unwrap_err();
         assert_eq!(error.status(), Status::REPORT);
     });
 }
