@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import numpy as np
+import pytest
 
 from gradscaler import Scaler
 
@@ -20,6 +21,26 @@ capsule_pointer.restype, capsule_pointer.argtypes = ctypes.c_void_p, [ctypes.py_
 def scaler_of(scale=8.0):
     """Returns a scaler with a scale that stays."""
     return Scaler("static", init_scale=scale)
+
+
+def used_scaler():
+    """Returns a scaler that differs from a new one in all its parts."""
+    scaler = Scaler("megatron", init_scale=2.0**20, growth_interval=3, hysteresis=3)
+    for overflow in (0, 0, 0, 1, 0, 1, 0, 1, 0, 0):
+        scaler.update(bool(overflow))
+    return scaler
+
+
+def array_that_calls(action, array):
+    """Returns a view of an array of float32 that calls `action` whenever its dtype is read."""
+
+    class Calling(np.ndarray):
+        @property
+        def dtype(self):
+            action()
+            return np.dtype(F32)
+
+    return array.view(Calling)
 
 
 def contents(thing):
@@ -37,6 +58,15 @@ def contents(thing):
             return bytes(thing)
         case _:
             return repr(thing)
+
+
+def refusal(action, *watched, of=REFUSALS):
+    """Returns the message of a call that must fail and leave what it was given as it was."""
+    before = contents(watched)
+    with pytest.raises(of) as refused:
+        action()
+    assert contents(watched) == before
+    return str(refused.value)
 
 
 def run_python(*arguments, **environment):

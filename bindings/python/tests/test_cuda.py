@@ -12,16 +12,14 @@ import gc
 import os
 import pickle
 import signal
-import subprocess
 import sys
-import threading
 import weakref
 from concurrent import futures
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from support import CUDA, F32, move, scaler_of, standin
+from support import CUDA, F32, move, run_python, scaler_of, standin
 
 import gradscaler
 from gradscaler import Arrays, Error, Factor, Report, Scaler, Want
@@ -68,8 +66,6 @@ class StreamTensor(Tensor):
 class Buffered(Tensor, bytearray):
     """Of a framework whose type has a buffer, on a device too, as that of JAX."""
 
-
-KINDS = [Tensor, OldTensor, StreamTensor, Buffered]
 
 # This module is the framework of its tensors: it makes others.
 float32 = F32
@@ -118,15 +114,31 @@ def named(arrays):
     return {f"p{i}": array for i, array in enumerate(arrays)}
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_unscaling_is_that_of_the_host(kind):
-    arrays = [np.linspace(-3, 3, n, dtype=F32) for n in (1, 5, 70_000)]
-    host, device = {str(a.size): a.copy() for a in arrays}, {str(a.size): kind(a) for a in arrays}
-    want = Want.NORM | Want.AMAX
-    expected, report = scaler_of().unscale(host, want=want), scaler_of().unscale(device, want=want)
-    assert bytes(report) == bytes(expected)
-    assert all(np.array_equal(device[name].array, host[name]) for name in host)
-    assert not report.overflow and report.norm > 0
+ON_DEVICES = [(kind, [0]) for kind in (Tensor, OldTensor, StreamTensor, Buffered)]
+ON_DEVICES += [(Tensor, [0, 0]), (Tensor, [0, 1, 0, 1]), (Tensor, [None, 1]), (Tensor, [1, None, 0, 1])]
+
+
+@pytest.mark.parametrize(("kind", "places"), ON_DEVICES)
+@pytest.mark.parametrize("elsewhere", [False, True], ids=["in place", "out"])
+def test_reports_and_results_are_those_of_the_host_also_of_held_arrays(kind, places, elsewhere):
+    def outcome(call, places, hold=False):
+        def arrays(*values):
+            rows = [[*values, (np.inf, i, 3e38, np.nan)[i]] for i in range(len(places))]
+            rows = zip(rows, places, strict=True)
+            return named(np.array(row, F32) if at is None else kind(row, at) for row, at in rows)
+
+        grads, outs = arrays(8, 80), (arrays(1, 1),) if elsewhere else ()
+        given = (Arrays(grads, *outs),) if hold else (grads, *outs)
+        report = call(scaler_of(), *given, want=sum(Want), histogram=True, per_tensor=True)
+        written = [getattr(array, "array", array).tobytes() for each in (grads, *outs) for array in each.values()]
+        return bytes(report), report._each, report.histogram, report.bad, report.first_overflow, written
+
+    calls = [Scaler.unscale, functools.partial(Scaler.unscale, clip_value=2.0)]
+    calls += [Scaler.unscale_accumulate] if elsewhere and set(places) == {0} else []
+    calls += [] if elsewhere else [Scaler.measure]
+    for call in calls:
+        expected = outcome(call, [None] * len(places))
+        assert outcome(call, places) == outcome(call, places, hold=True) == expected
 
 
 def test_a_framework_makes_the_results():
@@ -136,33 +148,13 @@ def test_a_framework_makes_the_results():
     assert report.grads["a"].dtype == F32 and report.grads["b"].tolist() == [0.125] * 3
 
 
-@pytest.mark.parametrize("devices", [(0, 0, 0), (0, 1, 0), (None, 1, 0)])
-def test_only_the_bad_are_called_bad(devices):
-    def grads():
-        values = zip((np.inf, 1, 2), devices, strict=True)
-        return [np.array([x], F32) if at is None else Tensor([x], at) for x, at in values]
-
-    assert scaler_of().measure(grads()).bad == scaler_of().unscale(grads()).bad == {0: 1}
-    assert scaler_of().measure(Arrays(grads())).bad == {0: 1}
-
-
-def test_check_writes_nothing():
-    tensor = Tensor([8, 16])
-    assert scaler_of().measure([tensor], want=Want.AMAX).amax == 2
-    assert tensor.array.tolist() == [8, 16]
-
-
-def test_clipping_and_accumulating():
-    tensor, total = Tensor([80, -8]), Tensor([1, 1])
-    scaler_of().unscale([tensor], clip_value=2.0)
-    assert tensor.array.tolist() == [2, -1]
-    assert not scaler_of().unscale_accumulate({"a": Tensor([8, 16])}, {"a": total}).overflow
-    report = scaler_of().unscale_accumulate({"a": Tensor([8, np.inf])}, {"a": total})
-    assert report.bad == {"a": 1} and total.array.tolist() == [2, 3]
-    with pytest.raises(ValueError, match="arrays of one device"):
-        scaler_of().unscale_accumulate([Tensor([1]), Tensor([1], 1)], [Tensor([1]), Tensor([1], 1)])
-    with pytest.raises(ValueError, match="arrays of one device"):
-        scaler_of().unscale_accumulate(Arrays([Tensor([1]), np.ones(1, F32)], [Tensor([1]), np.ones(1, F32)]))
+def test_what_is_accumulated_is_on_one_device():
+    total = Tensor([1, 1])
+    assert not scaler_of().unscale_accumulate([Tensor([8, 16])], [total]).overflow and total.array.tolist() == [2, 3]
+    for others in [Tensor([1], 1)], [np.ones(1, F32)]:
+        for given in ([Tensor([1]), *others], [Tensor([1]), *others]), (Arrays([Tensor([1]), *others]),):
+            with pytest.raises(ValueError, match="arrays of one device"):
+                scaler_of().unscale_accumulate(*given)
 
 
 def test_the_framework_multiplies_its_loss():
@@ -175,31 +167,21 @@ def test_the_framework_multiplies_its_loss():
         scaler_of().scale(Loss(1.0), dtype=np.float16)
 
 
-@pytest.mark.parametrize(("kind", "stream"), [(Tensor, 1), (OldTensor, 1), (StreamTensor, 2)])
-def test_the_stream_is_that_of_the_framework(kind, stream):
-    tensor = kind([1])
-    scaler_of().measure([tensor])
-    assert set(tensor.streams) == {stream}
-    assert DRIVER.standin_stream() == stream
+class SilentTensor(Tensor):
+    """Of a framework that cannot say its stream for each dtype."""
+
+    @property
+    def __cuda_array_interface__(self):
+        raise RuntimeError("not for bfloat16")
 
 
-def test_a_stream_may_be_any_pointer():
-    stream = new_stream()
-    assert stream >= 2**32
-    tensor = framework_on(stream)([8])
-    scaler_of().unscale([tensor])
-    assert tensor.streams == [stream] and DRIVER.standin_stream() == stream and tensor.array.tolist() == [1]
-
-
-def test_a_framework_that_cannot_say_its_stream():
-    class Silent(Tensor):
-        @property
-        def __cuda_array_interface__(self):
-            raise RuntimeError("not for bfloat16")
-
-    tensor = Silent([1])
-    scaler_of().measure([tensor])
-    assert tensor.streams == [1]
+def test_the_stream_is_that_of_the_framework():
+    assert (stream := new_stream()) >= 2**32  # any pointer
+    kinds = {Tensor: 1, OldTensor: 1, SilentTensor: 1, StreamTensor: 2, framework_on(stream): stream}
+    for kind, expected in kinds.items():
+        tensor = kind([8])
+        scaler_of().unscale([tensor])
+        assert (set(tensor.streams), DRIVER.standin_stream(), tensor.array.tolist()) == ({expected}, expected, [1])
 
 
 def test_torch_keeps_its_stream_and_exports_from_its_current_device(monkeypatch):
@@ -236,30 +218,25 @@ def captured(stream):
 
 
 def test_a_graph_divides_by_the_scale_in_force_and_its_report_is_of_the_last_replay():
-    stream = new_stream()
-    tensor, sums, scaler = framework_on(stream)([8]), framework_on(stream)([1]), Scaler(init_scale=8.0)
+    kind, scaler = framework_on(stream := new_stream()), Scaler(init_scale=8.0)
+    tensor, sums, half = kind([8]), kind([1]), Factor(scale=0.5, inverse=2, inverse_f32=2, scale_f32=0.5)
     with captured(stream) as replays:
         report = scaler.unscale({"a": tensor}, want=Want.NORM, per_tensor=True, histogram=True)
-        adding = scaler.unscale_accumulate(
-            [tensor], [sums], factor=Factor(scale=0.5, inverse=2, inverse_f32=2, scale_f32=0.5)
-        )
-        with pytest.raises(Error, match="cuda:0: the stream is being captured"):
-            _ = report.overflow
-        with pytest.raises(Error, match="cuda:0: the stream is being captured"):
-            scaler.update(report)
-        with pytest.raises(Error, match="cuda:0: the stream is being captured"):
-            scaler.set_rank(report, 3)
+        adding = scaler.unscale_accumulate([tensor], [sums], factor=half)
+        for look in (lambda: report.overflow, lambda: scaler.update(report), lambda: scaler.set_rank(report, 3)):
+            with pytest.raises(Error, match="cuda:0: the stream is being captured"):
+                look()
     assert tensor.array.tolist() == [8]
     for value, overflow in (16, False), (np.inf, True), (16, False):
         scale = scaler.loss_scale
         tensor.array[:] = value
         assert replays[0]() == 0
-        assert (report.overflow, report.scale, bool(report.bad)) == (overflow, scale, overflow)
+        stamped = scaler.set_rank(report, 3)
+        for each in report, stamped:
+            assert (each.overflow, each.scale, bool(each.bad)) == (overflow, scale, overflow)
         assert report.per_tensor["a"].overflow == overflow and sum(report.histogram) == (not overflow)
         assert overflow or (report.norm == 16 / scale and tensor.array.tolist() == [16 / scale])
         assert adding.overflow == overflow and adding.scale == 0.5
-        stamped = scaler.set_rank(report, 3)
-        assert (stamped.overflow, stamped.scale, bool(stamped.bad)) == (overflow, scale, overflow)
         assert stamped.digest and stamped.rank == 3 and not report.digest
         scaler.update(report)
     assert scaler.loss_scale == 4 and scaler.total_overflows == 1 and sums.array.tolist() == [1 + 4 + 8]
@@ -280,26 +257,6 @@ def test_a_capture_refuses_what_would_wait_and_goes_on():
         with pytest.raises(ValueError, match="captured in a graph takes arrays of one device"):
             scaler_of().unscale([tensor, host])
     assert silent.streams == [] and tensor.array.tolist() == [8] and host.tolist() == [1]
-
-
-def test_a_capture_of_another_thread_neither_forbids_a_call_nor_is_broken_by_it():
-    captured, graph = ctypes.c_void_p(new_stream()), ctypes.c_void_p()
-    tensor = framework_on(new_stream())([8])
-
-    def first_calls():
-        reports.append(scaler_of().measure([tensor]))
-        reports.append(scaler_of().measure([tensor] * 1024, want=Want.NORM))  # in a larger workspace
-        mode = ctypes.c_int(0)  # asks for the mode of this thread by setting it
-        assert DRIVER.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode)) == 0
-        modes.append(mode.value)
-
-    reports, modes = [], []
-    other = threading.Thread(target=first_calls)
-    assert DRIVER.cuStreamBeginCapture_v2(captured, 0) == 0
-    other.start()
-    other.join()
-    assert DRIVER.cuStreamEndCapture(captured, ctypes.byref(graph)) == 0 and DRIVER.cuGraphDestroy(graph) == 0
-    assert reports[1].norm == 32 and modes == [0]
 
 
 def watch(monkeypatch, before_wait):
@@ -323,43 +280,21 @@ def behind(monkeypatch):
     return waits
 
 
-def test_nothing_waits_until_the_report_is_looked_at(behind):
-    looks = [
-        lambda report: report.overflow,
-        bytes,
-        repr,
-        copy.copy,
-        pickle.dumps,
-        lambda report: scaler_of().update(report),
-        lambda report: gradscaler.Report.merge([report]),
-        lambda report: report.bad,
-        lambda report: setattr(report, "overflow", True),
-        lambda report: scaler_of().set_rank(report, 0),
-    ]
-    for look in looks:
-        tensor = framework_on(new_stream())([8, np.inf])
-        report = scaler_of().unscale({"a": tensor})
-        assert isinstance(report, gradscaler.Report) and report.grads == {"a": tensor} and report.scale == 8
-        assert behind == []
-        look(report)
-        assert behind == [1]
-        assert report.bad == {"a": 1} and report.overflow
-        assert behind == [1]
-        behind.clear()
+LOOKS = [lambda report: report.overflow, lambda report: report.bad, bytes, repr, copy.copy, pickle.dumps]
+LOOKS += [lambda report: scaler_of().update(report), lambda report: Report.merge([report])]
+LOOKS += [lambda report: setattr(report, "overflow", True), lambda report: scaler_of().set_rank(report, 0)]
 
 
-def test_a_report_of_a_device_is_stamped_as_one_of_the_host_is(behind):
-    kind = framework_on(new_stream())
-
-    def stamped(array, rank, scaler):
-        return bytes(scaler.set_rank(scaler.unscale([array]), rank))
-
-    on_host = stamped(np.array([8, np.inf], F32), 3, scaler_of())
-    assert stamped(kind([8, np.inf]), 3, scaler_of()) == on_host
-    assert gradscaler.Report.from_bytes(on_host).rank == 3 and gradscaler.Report.from_bytes(on_host).digest
-    gathered = [stamped(kind([8]), rank, Scaler("static", init_scale=8.0 + 8 * rank)) for rank in range(2)]
-    with pytest.raises(Error, match="rank 1 has another policy or state than rank 0"):
-        gradscaler.Report.merge(map(gradscaler.Report.from_bytes, gathered))
+@pytest.mark.parametrize("look", LOOKS)
+def test_nothing_waits_until_the_report_is_looked_at(behind, look):
+    tensor = framework_on(new_stream())([8, np.inf])
+    report = scaler_of().unscale({"a": tensor})
+    assert isinstance(report, Report) and report.grads == {"a": tensor} and report.scale == 8
+    assert behind == []
+    look(report)
+    assert behind == [1]
+    assert report.bad == {"a": 1} and report.overflow
+    assert behind == [1]
 
 
 def test_what_follows_an_unread_report_does_not_change_it(behind):
@@ -408,11 +343,10 @@ def test_of_several_frameworks_a_call_waits(behind):
 
 def test_a_device_that_fails_is_an_error_at_each_look(behind):
     report = scaler_of().unscale([framework_on(new_stream())([8])])
-    failing("cuStreamSynchronize", 719, 0)
-    for _ in range(2):
-        with pytest.raises(Error, match="unspecified launch failure"):
-            _ = report.overflow
-        failing(None, 0, 0)
+    with failing("cuStreamSynchronize", 719, 0), pytest.raises(Error, match="unspecified launch failure"):
+        _ = report.overflow
+    with pytest.raises(Error, match="unspecified launch failure"):
+        _ = report.overflow
 
 
 def test_a_thread_without_a_context_calls_and_looks():
@@ -421,9 +355,8 @@ def test_a_thread_without_a_context_calls_and_looks():
         return report.elements, tensor.array.tolist(), DRIVER.standin_depth()
 
     scaler_of().measure([Tensor([1])])
-    for stream in new_stream(), 1:
-        with futures.ThreadPoolExecutor(1) as pool:
-            assert pool.submit(call, stream).result() == (1, [1], 0)
+    with futures.ThreadPoolExecutor(1) as pool:
+        assert list(pool.map(call, [new_stream(), 1])) == [(1, [1], 0)] * 2
 
 
 def launched(monkeypatch, before_launch):
@@ -436,12 +369,6 @@ def launched(monkeypatch, before_launch):
         return call(on, *rest)
 
     monkeypatch.setattr(c, "gsc_measure", watched)
-
-
-def failure(text):
-    error = Error(text)
-    error.status, error.index, error.field, error.subject_length = c.GSC_ERROR_DEVICE, -1, "", 0
-    return error
 
 
 def test_exports_are_held_until_the_device_is_done(monkeypatch):
@@ -479,12 +406,10 @@ def test_threads_share_a_scaler():
     scaler = scaler_of()
 
     def unscale(thread):
-        for i in range(20):
-            grads = {"a": Tensor(np.arange(1000 + i) + thread), "b": Tensor([thread], device=1)}
-            report = scaler.unscale(grads)
-            assert (report.elements, report.overflow) == (1001 + i, False)
-            assert (grads["a"].array == (np.arange(1000 + i) + thread) / 8).all()
-            assert grads["b"].array == thread / 8
+        for size in range(1000, 1010):
+            grads = [Tensor(np.arange(size) + thread), Tensor([thread], device=1)]
+            assert scaler.unscale(grads).elements == size + 1
+            assert (grads[0].array == (np.arange(size) + thread) / 8).all() and grads[1].array == thread / 8
 
     with futures.ThreadPoolExecutor(4) as pool:
         list(pool.map(unscale, range(4)))
@@ -502,83 +427,61 @@ def test_memory_is_that_of_the_calls_at_a_time_not_of_the_streams():
     assert DRIVER.standin_allocated() == before
 
 
-def test_a_forked_child_says_that_cuda_ended():
-    scaler_of().measure([Tensor([1])])
-    with gradscaler._cuda._opening:
-        child = os.fork()
-        if child == 0:
-            signal.alarm(60)  # rather than wait for a lock of the parent
-            try:
-                scaler_of().measure([Tensor([1])])
-            except Error as error:
-                os._exit(0 if "forked" in str(error) else 1)
-            os._exit(2)
+def assert_refused_in_a_forked_child(grads):
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)  # rather than wait for a lock of the parent
+        try:
+            scaler_of().measure(grads)
+        except Error as error:
+            os._exit(0 if "forked" in str(error) else 1)
+        os._exit(2)
     assert os.waitpid(child, 0)[1] == 0
 
 
+def test_a_forked_child_says_that_cuda_ended():
+    scaler_of().measure([Tensor([1])])
+    with gradscaler._cuda._opening:
+        assert_refused_in_a_forked_child([Tensor([1])])
+    assert_refused_in_a_forked_child(Arrays([Tensor([1])]))
+
+
 def test_the_interpreter_ends_while_a_thread_is_in_a_call():
-    program = """
-import threading, time
+    program = f"""
+import sys, threading, time
+sys.path.insert(0, {os.path.dirname(__file__)!r})
 from test_cuda import Arrays, Tensor, scaler_of
 arrays = Arrays([Tensor([1]), Tensor([1], 1)])
 threading.Thread(target=lambda: [scaler_of().measure(arrays) for _ in iter(int, 1)], daemon=True).start()
 time.sleep(0.05)
 """
-    here = os.path.dirname(__file__)
-    ended = subprocess.run([sys.executable, "-c", program], cwd=here, text=True, capture_output=True, timeout=60)
+    ended = run_python("-c", program)
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
 # ---- several devices ----
 
 
-def test_a_list_over_devices_is_grouped():
-    places = [0, 1, None, 1, 0]
-    grads = named(np.ones(4, F32) if at is None else Tensor(np.ones(4), at) for at in places)
-    report = scaler_of().unscale(grads, want=Want.NORM)
-    assert report.elements == 20 and report.sum_squares == 20 / 64
-    for name, at in zip(grads, places, strict=True):
-        array = grads[name] if at is None else grads[name].array
-        assert array.tolist() == [0.125] * 4, name
-
-
-def test_a_bad_element_of_a_group_is_found_in_the_whole_list():
-    grads = [Tensor([1]), Tensor([1], 1), np.ones(1, F32), Tensor([1, 2, np.nan], 1), Tensor([np.inf])]
-    report = scaler_of().unscale(grads)
-    assert report.first_overflow == (3, 2) and report.bad == {3: 1, 4: 1}
-    assert (report.inf_count, report.nan_count) == (1, 1)
-
-
 @pytest.mark.parametrize("count", [1, 3])
 @pytest.mark.parametrize("device", [0, 1])
 def test_an_out_of_another_length_is_refused(count, device):
-    grads, outs = [Tensor([1]), Tensor([1], device)], [Tensor([0]) for _ in range(count)]
-    for action in scaler_of().unscale, Arrays:
+    for call in scaler_of().unscale, Arrays:
         with pytest.raises(ValueError, match=f"2 tensors and {count} outputs"):
-            action(grads, outs)
-    with pytest.raises((Error, ValueError), match=r"out\[2\] |2 tensors and 3 outputs"):
-        scaler_of().unscale(grads, [*outs[:1], Tensor([0]), None])
+            call([Tensor([1]), Tensor([1], device)], [Tensor([0]) for _ in range(count)])
 
 
-def test_several_devices_work_at_a_time(monkeypatch):
-    done = []
-    launched(monkeypatch, lambda context: done.append("launch"))
-    watch(monkeypatch, lambda: done.append("wait"))
-    scaler_of().measure([Tensor([1]), np.ones(1, F32), Tensor([1], 1)])
-    assert done == ["launch", "launch", "wait", "wait"]
-
-
-def test_a_launch_that_fails_is_waited_for_as_are_those_before(monkeypatch):
-    def fail_second(_):
+@pytest.mark.parametrize("fails", [False, True])
+def test_several_devices_work_at_a_time_and_each_is_waited_for_if_a_launch_fails(monkeypatch, fails):
+    def launch(_):
         done.append("launch")
-        if len(done) == 2:
+        if fails and len(done) == 2:
             raise MemoryError
 
     done = []
-    launched(monkeypatch, fail_second)
+    launched(monkeypatch, launch)
     watch(monkeypatch, lambda: done.append("wait"))
-    with pytest.raises(MemoryError):
-        scaler_of().measure([Tensor([1]), Tensor([1], 1)])
+    with pytest.raises(MemoryError) if fails else contextlib.nullcontext():
+        scaler_of().measure([Tensor([1]), np.ones(1, F32), Tensor([1], 1)])
     assert done == ["launch", "launch", "wait", "wait"]
 
 
@@ -586,12 +489,13 @@ def test_a_wait_that_fails_hides_no_other_error_and_lends_its_memory_to_nobody(m
     def fail(error):
         raise error
 
-    spare = gradscaler._cuda.device(0).spare
+    no_wait, spare = Error("it does not wait"), gradscaler._cuda.device(0).spare
+    no_wait.status, no_wait.index, no_wait.field, no_wait.subject_length = c.GSC_ERROR_DEVICE, -1, "", 0
     spare.clear()
     scaler_of().measure([Tensor([1])])
     assert len(spare) == 1
     with monkeypatch.context() as patch:
-        watch(patch, lambda: fail(failure("it does not wait")))
+        watch(patch, lambda: fail(no_wait))
         with pytest.raises(Error, match="it does not wait"):
             scaler_of().measure([Tensor([1])])
         launched(patch, lambda _: fail(MemoryError()))
@@ -601,72 +505,36 @@ def test_a_wait_that_fails_hides_no_other_error_and_lends_its_memory_to_nobody(m
 
 
 @pytest.mark.parametrize(
-    ("out", "words"),
+    ("out", "where"),
     [
-        (Tensor([0], 1), ["out['b'] ", "on cuda:1", "on cuda:0"]),
-        (np.zeros(1, F32), ["out['b'] ", "in host memory", "on cuda:0"]),
-        (Tensor([0], kind=1), ["out['b'] ", "in host memory", "on cuda:0"]),
-        (bytearray(4), ["out['b'] ", "in host memory", "on cuda:0"]),
-        (Buffered([0], kind=1), ["out['b'] ", "in host memory", "on cuda:0"]),
-        (Tensor([0], 0, kind=10), ["out['b'] ", "DLPack type 10", "on cuda:0"]),
+        (Tensor([0], 1), "on cuda:1"),
+        (np.zeros(1, F32), "in host memory"),
+        (Tensor([0], kind=1), "in host memory"),
+        (bytearray(4), "in host memory"),
+        (Buffered([0], kind=1), "in host memory"),
+        (Tensor([0], 0, kind=10), "DLPack type 10"),
     ],
     ids=["other device", "host", "host without a buffer", "no dlpack", "host with both", "other kind"],
 )
-def test_a_wrong_device_names_the_tensor(out, words):
-    with pytest.raises(Error) as refused:
+def test_a_wrong_device_names_the_tensor(out, where):
+    with pytest.raises(Error, match=rf"^out\['b'\] .*{where}.*on cuda:0") as refused:
         scaler_of().unscale({"a": Tensor([1]), "b": Tensor([1])}, out={"a": Tensor([0]), "b": out})
-    assert all(word in str(refused.value) for word in words), refused.value
     assert refused.value.index == 1
 
 
-@pytest.mark.parametrize("places", [[0, 0], [0, 1], [None, 1], [1, None, 0, 1]])
-@pytest.mark.parametrize("elsewhere", [False, True], ids=["in place", "out"])
-def test_held_arrays_give_the_report_and_the_results_of_their_container(places, elsewhere):
-    def outcome(hold, call):
-        def arrays(*values):
-            values = [[*values, i] for i, _ in enumerate(places)]
-            return named(
-                np.array(v, F32) if at is None else Tensor(v, at) for v, at in zip(values, places, strict=True)
-            )
-
-        grads, outs = arrays(8, np.inf), (arrays(1, 1),) if elsewhere else ()
-        given = (Arrays(grads, *outs),) if hold else (grads, *outs)
-        report = call(scaler_of(), *given, want=Want.NORM, histogram=True, per_tensor=True)
-        contents = [getattr(array, "array", array).tolist() for each in (grads, *outs) for array in each.values()]
-        return bytes(report), report._each, report.histogram, report.bad, report.first_overflow, contents
-
-    calls = [Scaler.unscale, functools.partial(Scaler.unscale, clip_value=1.0)]
-    calls += [Scaler.unscale_accumulate] if elsewhere and places == [0, 0] else []
-    calls += [] if elsewhere else [Scaler.measure]
-    for call in calls:
-        assert outcome(True, call) == outcome(False, call)
-
-
-def test_held_arrays_on_a_device_are_exported_once():
-    tensors = [framework_on(stream := new_stream())([8.0], 1) for _ in range(1)]
-    tensors += [type(tensors[0])([8.0], 1) for _ in range(2)]
-    arrays = Arrays(tensors)
-    exported = [len(tensor.streams) for tensor in tensors]
-    assert [scaler_of().unscale(arrays).elements for _ in range(3)] == [3] * 3
-    assert exported == [1] * 3 and [tensor.streams for tensor in tensors[1:]] == [[stream]] * 2
-    assert tensors[0].streams == [stream] * 4  # is asked to let the stream wait for its framework
-    assert [tensor.array.tolist() for tensor in tensors] == [[8 / 512]] * 3
-
-
-def test_arrays_of_torch_on_a_device_are_refused(monkeypatch):
-    torch, _ = torch_on(monkeypatch, None, new_stream())
-    with pytest.raises(TypeError, match="is a tensor of torch"):
-        Arrays([torch([8.0], 1)])
-
-
-def test_held_arrays_use_the_stream_of_each_call():
+def test_held_arrays_on_a_device_are_exported_once_and_use_the_stream_of_each_call():
     kind = type("Framework", (Tensor,), {"__cuda_array_interface__": property(lambda self: {"stream": streams[-1]})})
     streams = [new_stream()]
-    arrays = Arrays([kind([1], 1)])
+    tensors = [kind([64], 1) for _ in range(3)]
+    arrays = Arrays(tensors)
+    assert [tensor.streams for tensor in tensors] == [streams] * 3
     for _ in range(2):
         streams.append(new_stream())
-        scaler_of().measure(arrays)
+        assert scaler_of().unscale(arrays).elements == 3
         assert DRIVER.standin_stream() == streams[-1]
+    # The first is asked at each call to let the stream wait for its framework.
+    assert [tensor.streams for tensor in tensors] == [streams, streams[:1], streams[:1]]
+    assert [tensor.array.tolist() for tensor in tensors] == [[1]] * 3
 
 
 def test_held_arrays_of_several_frameworks_wait_for_each_at_each_call():
@@ -678,7 +546,7 @@ def test_held_arrays_of_several_frameworks_wait_for_each_at_each_call():
     assert [tensor.streams for tensor in tensors] == [[stream] * 2, [stream] * 2, [stream]]
 
 
-def test_held_arrays_during_a_capture_and_in_a_forked_child():
+def test_held_arrays_during_a_capture():
     tensor = framework_on(stream := new_stream())([8])
     arrays = Arrays([tensor])
     with captured(stream) as replays:
@@ -687,96 +555,68 @@ def test_held_arrays_during_a_capture_and_in_a_forked_child():
             Arrays([Tensor([8])])
     assert tensor.array.tolist() == [8] and replays[0]() == 0
     assert tensor.array.tolist() == [1] and report.elements == 1
-    child = os.fork()
-    if child == 0:
-        try:
-            scaler_of().measure(arrays)
-        except Error as error:
-            os._exit(0 if "forked" in str(error) else 1)
-        os._exit(2)
-    assert os.waitpid(child, 0)[1] == 0
 
 
-def test_what_cannot_be_held_is_refused_by_name():
-    with pytest.raises(Error, match="grads\\['b'\\] has dtype int32, which is not supported") as refused:
-        Arrays({"a": np.ones(1, F32), "b": Tensor([1], 1, np.int32)})
-    assert refused.value.index == 1
-    with pytest.raises(ValueError, match="out\\['b'\\] is on another device than its input"):
-        Arrays({"a": np.ones(1, F32), "b": Tensor([1], 1)}, {"a": np.ones(1, F32), "b": Tensor([1])})
-    with pytest.raises(Error, match="out\\['b'\\].data overlaps its input"):
-        scaler_of().unscale_accumulate(Arrays({"a": Tensor([1]), "b": (b := Tensor([1]))}, {"a": Tensor([1]), "b": b}))
-    tensor = Tensor([8, 16], kind=1)
-    scaler_of().unscale(Arrays([tensor]))
-    assert tensor.array.tolist() == [1, 2]
+def test_held_arrays_are_not_added_to_themselves():
+    tensor = Tensor([1])
+    arrays = Arrays({"a": Tensor([1]), "b": tensor}, {"a": Tensor([1]), "b": tensor})
+    with pytest.raises(Error, match=r"out\['b'\].data overlaps its input"):
+        scaler_of().unscale_accumulate(arrays)
 
 
-def test_over_several_devices_nothing_is_written_on_an_error():
+@pytest.mark.parametrize("call", [Arrays, lambda *given: scaler_of().unscale(*given)], ids=["held", "call"])
+def test_over_several_devices_nothing_is_written_on_an_error(call):
     first, out = Tensor([1]), Tensor([0])
-    with pytest.raises(ValueError, match="out\\['b'\\] is on another device than its input"):
-        scaler_of().unscale({"a": first, "b": Tensor([1], 1)}, out={"a": out, "b": Tensor([0], 0)})
-    assert out.array.tolist() == [0]
-    with pytest.raises(Error) as refused:
-        scaler_of().unscale({"a": np.ones(1, F32), "b": Tensor([1], 7)})
-    assert "device is 7" in str(refused.value)
+    with pytest.raises(ValueError, match=r"out\['b'\] is on another device than its input"):
+        call({"a": first, "b": Tensor([1], 1)}, {"a": out, "b": Tensor([0], 0)})
+    with pytest.raises(Error, match="device is 7: it must be 0 or above and below 2"):
+        call([first, Tensor([1], 7)])
+    assert (first.array.tolist(), out.array.tolist()) == ([1], [0])
 
 
-@pytest.mark.parametrize("order", [1, -1])
-def test_over_several_devices_a_bad_array_anywhere_changes_nothing(order):
-    def strided(device):
-        tensor = Tensor(np.ones(6), device)
-        tensor.array = tensor.array[::2]
-        return tensor
-
-    def refused(grads, out=None, words=""):
-        arrays = list(grads.values()) + list((out or {}).values())
-        before = [np.array(getattr(array, "array", array)) for array in arrays]
-        turned = dict(list(grads.items())[::order])
-        with pytest.raises(Error, match=words) as error:
-            scaler_of().unscale(turned, out=out)
-        assert error.value.index == list(turned).index("bad") and "['bad']" in str(error.value)
-        for array, old in zip(arrays, before, strict=True):
-            assert np.array_equal(getattr(array, "array", array), old)
-
-    frozen = np.ones(2, F32)
-    frozen.flags.writeable = False
-    refused({"host": np.ones(2, F32), "bad": strided(0)}, words="contiguous")
-    refused({"first": Tensor([1]), "bad": strided(1)}, words="contiguous")
-    refused({"device": Tensor([1]), "bad": frozen}, words="read-only")
-    refused({"host": np.ones(2, F32), "device": Tensor([1], 1), "bad": Tensor([1], 0, np.int32)}, words="not supported")
-    results = {"host": np.zeros(2, F32), "bad": Tensor([0], dtype=np.complex64)}
-    refused({"host": np.ones(2, F32), "bad": Tensor([1])}, results, "make both complex, or neither")
+def read_only(dense):
+    dense.flags.writeable = False
+    return dense
 
 
-INTEGERS = np.ones(1, np.int32)
+def tensor_of(array, device=0):
+    """A tensor with the strides and the flags of an array."""
+    tensor = Tensor([1], device)
+    tensor.array = array
+    return tensor
+
+
+TWICE = Tensor([1], 1)
 
 
 @pytest.mark.parametrize(
-    ("bad", "out", "where", "words"),
+    ("bad", "out", "words"),
     [
-        ([Tensor(INTEGERS, 1, np.int32)], None, "grads[3]", " has dtype int32"),
-        ([INTEGERS], None, "grads[3]", " has dtype int32"),
-        ([Tensor([1], 1)], [Tensor([1, 2], 1)], "out[3]", " has another shape"),
-        ([Tensor([1], 1)], [Tensor([1], 1, np.complex64)], "out[3]", ".dtype is complex64"),
-        ([twice := Tensor([1], 1), twice], None, "grads[4]", " shares memory with grads[3]: "),
+        ([tensor_of(np.ones(6, F32)[::2], 0)], None, " is not contiguous"),
+        ([tensor_of(np.ones(6, F32)[::2], 1)], None, " is not contiguous"),
+        ([read_only(np.ones(2, F32))], None, " is read-only"),
+        ([np.ones(1, np.int32)], None, " has dtype int32"),
+        ([Tensor([1], 1, np.int32)], None, " has dtype int32"),
+        ([Tensor([1], 1)], [Tensor([1, 2], 1)], " has another shape"),
+        ([Tensor([1], 1)], [Tensor([1], 1, np.complex64)], ".dtype is complex64"),
+        ([TWICE, TWICE], None, " shares memory with "),
     ],
-    ids=["device", "host", "out", "core", "twice"],
 )
-def test_over_several_devices_the_index_is_that_of_the_whole_list(bad, out, where, words):
+@pytest.mark.parametrize("order", [1, -1])
+def test_over_several_devices_a_bad_array_anywhere_is_named_and_changes_nothing(bad, out, words, order):
     grads, results = ([np.ones(1, F32), Tensor([1]), Tensor([1], 1)] for _ in range(2))
-    index = 4 if "4" in where else 3
-    with pytest.raises(Error) as refused:
-        scaler_of().unscale(grads + bad, out and results + out)
-    assert (refused.value.index, refused.value.name) == (index, "out" if out else "tensors")
-    assert str(refused.value).startswith(where + words)
-    with pytest.raises(Error) as refused:
-        scaler_of().unscale(named(grads + bad), out and named(results + out))
-    where = where.replace(f"[{index}]", f"['p{index}']")
-    assert str(refused.value).startswith(where + words.replace("[3]", "['p3']"))
-
-
-def test_a_device_that_is_not_there():
-    with pytest.raises(Error, match="device is 5: it must be 0 or above and below 2"):
-        scaler_of().unscale([Tensor([1], 5)])
+    grads, results = [*grads, *bad][::order], out and [*results, *out][::order]
+    index = max(i for i, array in enumerate(grads) if array is bad[0])
+    list_name, argument = ("out", "out") if out else ("grads", "tensors")
+    for call in scaler_of().unscale, Arrays:
+        if call is Arrays and "complex" in words:  # which the call finds out
+            continue
+        for given, key in ((grads, results), index), ((named(grads), out and named(results)), f"p{index}"):
+            with pytest.raises(Error) as refused:
+                call(*given)
+            assert str(refused.value).startswith(f"{list_name}[{key!r}]{words}")
+            assert (refused.value.index, refused.value.name) == (index, argument)
+    assert all((getattr(array, "array", array) == 1).all() for array in grads)
 
 
 @pytest.mark.parametrize(("scale", "generation", "words"), [(0, 0, "a scale makes"), (0, 3, "set policy.min_scale")])
@@ -806,44 +646,42 @@ def test_what_only_the_device_finds_out_is_an_error(monkeypatch):
 # ---- what an array may be ----
 
 
-def test_arrays_of_the_host_without_a_buffer():
-    tensor = Tensor([8, 16], kind=1)
-    scaler_of().unscale([tensor])
-    assert tensor.array.tolist() == [1, 2] and set(tensor.streams) == {None}
+class WithoutDtype(Tensor):
+    dtype = property()
 
 
-def test_what_is_refused():
-    class Strided(Tensor):
-        def __init__(self):
-            super().__init__(np.ones(6))
-            self.array = self.array[::2]
+def exporting(export):
+    """A tensor that is exported by a function."""
+    return type("Exporting", (Tensor,), {"__dlpack__": lambda self, **_: export()})([1])
 
-    class Nothing(Tensor):
-        def __dlpack__(self, **_):
-            return "nothing"
 
-    class Differentiated(Tensor):
-        def __dlpack__(self, **_):
-            raise BufferError("requires a gradient")
+def refuse_to_export():
+    raise BufferError("requires a gradient")
 
-    frozen = Tensor([1])
-    frozen.array.flags.writeable = False
 
-    class Typeless(Tensor):
-        dtype = property()
+CUBE = np.ones((4, 3, 4), F32)
+DENSE = "is not contiguous: pass a contiguous copy"
 
-    rows = [
-        (Strided(), "is not contiguous: pass a contiguous copy"),
+
+@pytest.mark.parametrize(
+    ("bad", "words"),
+    [
+        (tensor_of(CUBE[:, :2].transpose(2, 0, 1)), DENSE),
+        (tensor_of(CUBE[::2].transpose(2, 0, 1)), DENSE),
+        (tensor_of(CUBE[:, :, ::-1]), DENSE),
+        (tensor_of(np.lib.stride_tricks.as_strided(CUBE, (2, 2, 6), (4, 4, 8))), DENSE),
+        (tensor_of(np.broadcast_to(CUBE[0], (4, 3, 4))), DENSE),
+        (tensor_of(read_only(np.ones(1, F32))), "is read-only: pass a writable copy"),
         (Tensor([1], dtype=np.int32), "has dtype int32, which is not supported: pass float32, .* or complex128$"),
-        (Typeless([1], dtype=np.int32), "code 0 and 32 bits, which is not supported"),
-        (Nothing([1]), "no DLPack tensor"),
-        (Differentiated([1]), "requires a gradient"),
-        (frozen, "is read-only: pass a writable copy"),
-    ]
-    for tensor, words in rows:
-        with pytest.raises(Error, match=words) as refused:
-            scaler_of().unscale({"good": Tensor([1]), "bad": tensor})
-        assert refused.value.index == 1 and "grads['bad'] " in str(refused.value)
+        (WithoutDtype([1], dtype=np.int32), "code 0 and 32 bits, which is not supported"),
+        (exporting(lambda: "nothing"), "no DLPack tensor"),
+        (exporting(refuse_to_export), "requires a gradient"),
+    ],
+)
+def test_what_cannot_be_taken_is_refused_by_name(bad, words):
+    with pytest.raises(Error, match=rf"^grads\['bad'\] .*{words}") as refused:
+        scaler_of().unscale({"good": Tensor([1]), "bad": bad})
+    assert refused.value.index == 1
 
 
 def test_arrays_of_jax_are_read_only(monkeypatch):
@@ -870,26 +708,26 @@ class Standin(ctypes.Structure):
     _fields_ += [("good_calls", ctypes.c_int32)]
 
 
-def failing(symbol, failure, good_calls, names={}):  # noqa: B006 -- what the driver points to
-    """The driver's function `symbol` fails after so many calls; None: none does."""
+@contextlib.contextmanager
+def failing(symbol, failure, good_calls):
+    """The driver's function `symbol` fails after so many calls."""
     DRIVER.standin_state.restype = ctypes.POINTER(Standin)
-    state, name = DRIVER.standin_state()[0], symbol and names.setdefault(symbol, symbol.encode())
-    state.failing, state.failure, state.good_calls = name, failure, good_calls
+    state = DRIVER.standin_state()[0]
+    state.failing, state.failure, state.good_calls = NAMES.setdefault(symbol, symbol.encode()), failure, good_calls
+    try:
+        yield
+    finally:
+        state.failing = None
 
 
-def test_a_driver_that_fails_is_an_error():
+NAMES = {}  # the driver points to them
+
+
+def test_a_driver_that_fails_is_an_error(behind):
     scaler_of().measure([Tensor([1])])
     spare = len(gradscaler._cuda.device(0).spare)
-    failing("cuStreamSynchronize", 719, 1)
-    try:
-        with (
-            pytest.MonkeyPatch.context() as patch,
-            pytest.raises(Error, match="unspecified launch failure") as failed,
-        ):
-            patch.setattr(gradscaler._cuda.HostCopy, "is_complete", lambda self: False)
-            scaler_of().measure([Tensor([1])])
-    finally:
-        failing(None, 0, 0)
+    with failing("cuStreamSynchronize", 719, 1), pytest.raises(Error, match="unspecified launch failure") as failed:
+        scaler_of().measure([Tensor([1])])
     assert len(gradscaler._cuda.device(0).spare) == spare - 1  # its memory may be written to yet
     assert failed.value.status == c.GSC_ERROR_DEVICE
     assert scaler_of().measure([Tensor([1])]).elements == 1
@@ -901,12 +739,8 @@ def test_a_call_that_fails_after_its_first_launch_waits_before_others_get_its_me
     assert scaler_of().measure([kind([1])]).elements == 1 and spare[-1].host_copy.is_complete()
     monkeypatch.setattr(c, "gsc_exec_wait", lambda on: waits.append(len(spare)) or wait(on))
     before = len(spare)
-    failing("cuLaunchKernel", 1, 1)
-    try:
-        with pytest.raises(Error, match="invalid argument"):
-            scaler_of().unscale([kind([8])])
-    finally:
-        failing(None, 0, 0)
+    with failing("cuLaunchKernel", 1, 1), pytest.raises(Error, match="invalid argument"):
+        scaler_of().unscale([kind([8])])
     assert waits == [before - 1] and len(spare) == before and spare[-1].host_copy.is_complete()
     assert scaler_of().measure([kind([1])]).elements == 1
 
@@ -914,19 +748,14 @@ def test_a_call_that_fails_after_its_first_launch_waits_before_others_get_its_me
 def test_memory_that_a_driver_refuses_is_one_error(monkeypatch):
     context, ignored = gradscaler._cuda.device(0).context, []
     monkeypatch.setattr(sys, "unraisablehook", lambda args: ignored.append(str(args.exc_value)))
-    failing("cuMemHostAlloc", 2, 0)
-    try:
-        with pytest.raises(Error, match="out of memory"):
-            gradscaler._cuda.HostCopy(context)
-    finally:
-        failing(None, 0, 0)
+    with failing("cuMemHostAlloc", 2, 0), pytest.raises(Error, match="out of memory"):
+        gradscaler._cuda.HostCopy(context)
     gc.collect()
     assert ignored == []
 
 
-@pytest.mark.parametrize("axes", [(0, 3, 1, 2), (1, 2, 0, 3), (3, 2, 1, 0)])
-@pytest.mark.parametrize("kind", [Tensor, OldTensor])
-@pytest.mark.parametrize("place", [CUDA, 1])
+@pytest.mark.parametrize("axes", [(0, 3, 1, 2), (3, 2, 1, 0)])
+@pytest.mark.parametrize(("kind", "place"), [(Tensor, CUDA), (OldTensor, CUDA), (Tensor, 1)])
 def test_any_dense_order_of_dimensions(axes, kind, place):
     values = np.arange(2 * 3 * 1 * 5, dtype=F32).reshape(2, 3, 1, 5)
     gradient, into = kind(values, kind=place), kind(np.zeros((2, 3, 1, 5)), kind=place)
@@ -934,43 +763,13 @@ def test_any_dense_order_of_dimensions(axes, kind, place):
         tensor.array = tensor.array.transpose(axes)
     scaler_of().unscale([gradient], out=[into])
     assert np.array_equal(into.array, values.transpose(axes) / 8)
-    scaler_of().unscale([gradient])
-    assert np.array_equal(gradient.array, into.array)
     with pytest.raises(Error, match="has another shape or memory order"):
         scaler_of().unscale([gradient], out=[kind(np.zeros(gradient.shape), kind=place)])
-
-
-@pytest.mark.parametrize(
-    "view",
-    [
-        lambda array: array[:, :2].transpose(2, 0, 1),
-        lambda array: array[::2].transpose(2, 0, 1),
-        lambda array: array[:, :, ::-1],
-        lambda array: np.lib.stride_tricks.as_strided(array, (2, 2, 6), (4, 4, 8)),
-        lambda array: np.broadcast_to(array[0], (4, 3, 4)),
-    ],
-    ids=["gap", "step", "backwards", "overlap", "broadcast"],
-)
-def test_what_is_not_dense_is_refused(view):
-    tensor = Tensor(np.ones((4, 3, 4)))
-    tensor.array = view(tensor.array)
-    with pytest.raises(Error, match="not contiguous"):
-        scaler_of().measure([tensor])
 
 
 def test_an_empty_tensor_and_an_empty_list():
     assert scaler_of().unscale([Tensor([])]).elements == 0
     assert scaler_of().unscale([]).elements == 0
-
-
-@pytest.mark.parametrize("places", [[0], [0, 1], [None, 0, 1, 0]])
-def test_a_report_of_each_array_is_that_of_the_host(places):
-    values = [np.array(v, F32) for v in ([8, 16], [np.inf, 1, np.nan], [3e38], [0.5])][: len(places)]
-    grads = [v.copy() if at is None else Tensor(v, at) for v, at in zip(values, places, strict=True)]
-    everything = {"want": sum(Want), "histogram": True, "per_tensor": True}
-    expected, report = (scaler_of(0.5).measure(g, **everything) for g in (values, grads))
-    assert (bytes(report), report._each, report.histogram) == (bytes(expected), expected._each, expected.histogram)
-    assert report.bad == expected.bad and report.first_overflow == expected.first_overflow
 
 
 @pytest.mark.parametrize("places", [[0, 0], [0, 1]])
@@ -982,14 +781,13 @@ def test_the_verdict_of_a_policy_is_that_of_the_host(places):
 
 
 def test_memory_of_a_device():
-    context = c.gsc_context_create_cuda({"device": 0})
-    device, shared = (c.gsc_memory_create(context, kind, 64) for kind in (c.GSC_MEMORY_DEVICE, c.GSC_MEMORY_HOST))
+    on = context, _, _ = c.gsc_context_create_cuda({"device": 0}), 0, None
+    device, shared = (c.gsc_memory_create(context, kind, 256) for kind in (c.GSC_MEMORY_DEVICE, c.GSC_MEMORY_HOST))
     with pytest.raises(BufferError, match="memory of the device"):
         memoryview(device)
-    on = (context, 0, None)
     c.gsc_memory_copy(on, device, bytes(range(64)), 64)
     c.gsc_memory_copy(on, shared, (device, 32), 32)
     c.gsc_exec_wait(on)
     assert bytes(memoryview(shared)[:32]) == bytes(range(32, 64))
     with pytest.raises(ValueError, match="the lists are of device -1, the call is on 0"):
-        c.gsc_measure(on, None, [], None, c.gsc_memory_create(context, c.GSC_MEMORY_HOST, len(bytes(Report()))))
+        c.gsc_measure(on, None, [], None, shared)

@@ -16,7 +16,7 @@ from array import array
 import numpy as np
 import pytest
 from ml_dtypes import float8_e4m3b11fnuz
-from support import F32, REFUSALS, contents, scaler_of
+from support import F32, array_that_calls, refusal, scaler_of
 
 import gradscaler
 from gradscaler import Arrays, Error, Factor, Policy, Report, ReportKind, Scaler, State, Want
@@ -26,22 +26,11 @@ SIZE = ctypes.sizeof(Report)
 GOOD_REPORT = Report.of_flag(False)
 
 
-def refusal(action, *watched, of=REFUSALS):
-    """The message of a call that must fail and leave what it was given as it was."""
-    before = contents(watched)
-    with pytest.raises(of) as refused:
-        action()
-    assert contents(watched) == before
-    return str(refused.value)
-
-
 CALLS = {
     "measure": Scaler.measure,
     "unscale": Scaler.unscale,
     "clip": functools.partial(Scaler.unscale, clip_value=1.0),
-    "unscale_accumulate": lambda scaler, grads, **keywords: scaler.unscale_accumulate(
-        grads, [np.zeros(3, F32)], **keywords
-    ),
+    "unscale_accumulate": lambda scaler, grads, **more: scaler.unscale_accumulate(grads, [np.zeros(3, F32)], **more),
 }
 
 
@@ -62,93 +51,72 @@ def read_only(dense):
 
 NO_GRADIENTS = {
     "int32": (ones(dtype=np.int32), "int32"),
-    "uint8": (ones(dtype=np.uint8), "uint8"),
     "bool": (ones(dtype=bool), "bool"),
     "uint16": (ones(dtype=np.uint16), "uint16"),
     "another f8": (ones(dtype=float8_e4m3b11fnuz), "float8_e4m3b11fnuz"),
     "clongdouble": (ones(dtype=np.clongdouble), np.dtype(np.clongdouble).name),
     "byte-swapped cb16": (np.zeros(3, [("cb16", ">u2")]), "cb16"),
-    "longdouble": (ones(dtype=np.longdouble), np.dtype(np.longdouble).name),
     "byte-swapped": (ones(dtype=np.dtype(F32).newbyteorder()), "f4"),
     "object": (ones(dtype=object), "object"),
-    "text": (np.array(["a"]), "U1"),
     "fields": (np.zeros(3, [("x", F32)]), "x"),
     "array of int": (array("i", [1]), "format i"),
     "bytearray": (bytearray(12), "format B"),
-    "step": (ones(8)[::2], "contiguous"),
-    "reversed": (ones(8)[::-1], "contiguous"),
-    "columns": (ones(4, 4)[:, :2], "contiguous"),
-    "permuted": (ones(2, 3, 4).transpose(1, 0, 2), "contiguous"),
-    "broadcast": (np.broadcast_to(ones(1), (4,)), "contiguous"),
-    "zero stride": (np.lib.stride_tricks.as_strided(ones(4), (2, 2), (0, 4)), "contiguous"),
-    "number": (1.0, "float"),
+    "step": (ones(8)[::2], "is not contiguous: pass a contiguous copy"),
+    "columns": (ones(4, 4)[:, :2], "is not contiguous: pass a contiguous copy"),
+    "permuted": (ones(2, 3, 4).transpose(1, 0, 2), "is not contiguous: pass a contiguous copy"),
+    "broadcast": (np.broadcast_to(ones(1), (4,)), "is not contiguous: pass a contiguous copy"),
+    "zero stride": (
+        np.lib.stride_tricks.as_strided(ones(4), (2, 2), (0, 4)),
+        "is not contiguous: pass a contiguous copy",
+    ),
     "list": ([1.0], "float"),
-    "string": ("abc", "str"),
 }
 NOT_WRITABLE = {
-    "read-only": (read_only(ones()), "read-only"),
-    "scalar": (F32(1), "read"),
-    "bytes": (memoryview(bytes(12)).cast("f"), "not writable"),
-    "broadcast to one": (np.broadcast_to(ones(1), (1,)), "read-only"),
+    "read-only": read_only(ones()),
+    "scalar": F32(1),
+    "bytes": memoryview(bytes(12)).cast("f"),
+    "broadcast to one": np.broadcast_to(ones(1), (1,)),
 }
 SHARED = ones()
 
 
-METHODS = {"measure": Scaler.measure, "unscale": Scaler.unscale, "held": lambda _, grads: Arrays(grads)}
-
-
-@pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
 @pytest.mark.parametrize(("bad", "reason"), NO_GRADIENTS.values(), ids=NO_GRADIENTS)
-def test_what_is_no_gradient_is_refused_by_name(method, bad, reason):
-    scaler, grads = scaler_of(), {"w": ones(), "bad": bad, "b": ones()}
-    message = refusal(lambda: method(scaler, grads), scaler, grads)
-    assert message.startswith("grads['bad']") and reason in message
+def test_what_is_no_gradient_or_result_is_refused_by_name(bad, reason):
+    scaler, grads, good = scaler_of(), {"w": ones(), "bad": bad, "b": ones()}, {"w": ones(), "bad": ones(), "b": ones()}
+    for call in (scaler.measure, scaler.unscale, Arrays):
+        message = refusal(lambda call=call: call(grads), scaler, grads)
+        assert message.startswith("grads['bad']") and reason in message
+    assert refusal(lambda: scaler.unscale(good, out=grads), scaler, good, grads).startswith("out['bad'] ")
 
 
-@pytest.mark.parametrize(("bad", "reason"), [*NO_GRADIENTS.values(), (None, "NoneType")], ids=[*NO_GRADIENTS, "None"])
-def test_what_is_no_result_is_refused_by_name(bad, reason):
-    scaler, grads = scaler_of(), {"w": ones(), "bad": ones(), "b": ones()}
-    out = {"w": ones(), "bad": bad, "b": ones()}
-    message = refusal(lambda: scaler.unscale(grads, out=out), scaler, grads, out)
-    assert message.startswith("out['bad'] ")
-
-
-@pytest.mark.parametrize(("bad", "reason"), NOT_WRITABLE.values(), ids=NOT_WRITABLE)
-def test_what_cannot_be_written_is_refused_in_place_and_as_out(bad, reason):
-    scaler, grads, out = scaler_of(), [ones(), bad], [ones(), ones(*np.shape(bad))]
+@pytest.mark.parametrize("bad", NOT_WRITABLE.values(), ids=NOT_WRITABLE)
+def test_what_cannot_be_written_is_refused_in_place_and_as_out_but_measured(bad):
+    scaler, grads, good = scaler_of(), [ones(), bad], [ones(), ones(*np.shape(bad))]
     in_place = refusal(lambda: scaler.unscale(grads), scaler, grads)
-    as_out = refusal(lambda: scaler.unscale(out, out=grads), scaler, grads, out)
-    assert (in_place.split(" ")[0], as_out.split(" ")[0], "is read-only" in in_place) == ("grads[1]", "out[1]", True)
+    as_out = refusal(lambda: scaler.unscale(good, out=grads), scaler, grads, good)
+    assert (in_place, as_out.split(" ")[0]) == ("grads[1] is read-only: pass a writable copy", "out[1]")
+    assert not scaler.measure(grads).overflow
 
 
-def test_an_array_that_cannot_be_taken_comes_with_what_to_do():
-    integers = refusal(lambda: scaler_of().measure([ones(dtype=np.int32)]))
-    taken = "float32, float64, float16, bfloat16, float8_e4m3fn, float8_e5m2, gradscaler.cb16, complex64 or complex128"
-    assert integers == f"grads[0] has dtype int32, which is not supported: pass {taken}"
-    assert refusal(lambda: scaler_of().measure([ones(8)[::2]])) == "grads[0] is not contiguous: pass a contiguous copy"
-    for bad, _ in NOT_WRITABLE.values():
-        assert refusal(lambda bad=bad: scaler_of().unscale([bad])) == "grads[0] is read-only: pass a writable copy"
-
-
-def test_a_message_says_what_to_do_in_python():
-    scaler = scaler_of()
-    report = scaler.measure([ones()])
-    assert refusal(lambda: scaler.clip_factor(report, 1.0)) == "the report has no norm: pass want=gradscaler.Want.NORM"
-    predicts = Scaler("static", target_amax=1.0, growth_factor=2.0)
-    assert "pass want=Want.AMAX" in refusal(lambda: predicts.update(report))
-    message = refusal(lambda: scaler.measure([ones()], factor=Factor()))
-    assert message == "factor.scale is 0: it must be finite and above 0: a state or a scale makes a factor"
+OBJECT = "must be a dict or an object with attributes"
+TAKEN = "float32, float64, float16, bfloat16, float8_e4m3fn, float8_e5m2, gradscaler.cb16, complex64 or complex128"
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
         (lambda s: Policy("torch", min_scale=-1.0), "min_scale is -1: it must be above 0, finite and"),
-        (
-            lambda s: Policy("torch", min_scale=8, max_scale=4),
-            "min_scale is 8: it must be at most max_scale, which is 4",
-        ),
+        (lambda s: Policy("torch", min_scale=8, max_scale=4), "min_scale is 8: it must be at most max_scale, which is"),
         (lambda s: setattr(s.policy, "backoff_factor", 2.0), "backoff_factor is 2: it must be from 0 to 1"),
+        (lambda s: s.clip_factor(s.measure([ones()]), 1.0), "the report has no norm: pass want=gradscaler.Want.NORM"),
+        (
+            lambda s: Scaler("static", target_amax=1.0, growth_factor=2.0).update(s.measure([ones()])),
+            "report.amax was not measured, and this policy judges by it: pass want=Want.AMAX to the call",
+        ),
+        (lambda s: s.measure([ones()], factor=Factor()), "factor.scale is 0: it must be finite and above 0: a state"),
+        (lambda s: s.measure([ones(dtype=int)]), f"grads[0] has dtype int64, which is not supported: pass {TAKEN}"),
+        (lambda s: s.unscale([ones(), ones()], []), "2 tensors and 0 outputs"),
+        (lambda s: s.unscale([ones(), ones()], [ones(), ones(), ones()]), "2 tensors and 3 outputs"),
         (lambda s: setattr(s.policy, "init_scale", 0), "init_scale is 0: it must be above 0"),
         (lambda s: Policy("pytorch"), 'preset is "pytorch", which is no preset: did you mean "torch"?'),
         (lambda s: s.set_scale(-1.0), "scale is -1: it must be 0 or above"),
@@ -159,39 +127,53 @@ def test_a_message_says_what_to_do_in_python():
         (lambda s: s.clip_factor(s.measure([ones()], want=Want.NORM), -1), "max_norm is -1: it must be finite"),
         (lambda s: s.scale(np.ones(3, int)), "loss has dtype int64, which is not supported: pass float32"),
         (lambda s: s.scale(1.0, "int32"), "dtype has dtype int32, which is not supported: pass float32"),
-        (
-            lambda s: s.unscale({"a": {"b": ones(dtype=int)}}),
-            "grads['a']['b'] has dtype int64, which is not",
-        ),
+        (lambda s: s.unscale({"a": {"b": ones(dtype=int)}}), "grads['a']['b'] has dtype int64, which is not"),
         (lambda s: s.measure(ones(dtype=int)), "grads has dtype int64, which is not supported: pass"),
         (
-            lambda s: s.unscale({"a": ones()}, {"a": ones(dtype="c8")}),
-            "out['a'].dtype is complex64, but its input is float32: make both complex, or neither",
+            lambda s: s.unscale([ones()], [ones(dtype="c8")]),
+            "out[0].dtype is complex64, but its input is float32: make",
         ),
-        (lambda s: s.load_state_dict(before_0_3(saved="00")), "the size of state['saved'] is 1"),
+        (lambda s: s.load_state_dict({"saved": "00"}), "the size of state['saved'] is 1"),
+        (lambda s: s.load_state_dict({"scale": 1.0}, prefix="\udcff"), "prefix is '\\udcff': it has characters"),
+        (lambda s: s.state_dict("pytorch"), 'format is "pytorch", which is none: did you mean "torch"?'),
+        (lambda s: s.state_dict("oneflow"), 'format is "oneflow", which saves no state'),
+        (lambda s: s.state_dict(3), "format must be a text, not int"),
+        (lambda s: s.state_dict(None), "format must be the name of one of gradscaler.formats(), not None"),
+        (lambda s: s.state_dict("\udcff"), "format is '\\udcff': it has characters that UTF-8"),
+        (lambda s: Policy.from_settings("xyz", {}), 'format is "xyz", which is none; gradscaler.formats() lists all'),
+        (lambda s: Policy.from_settings(None, {}), "format must be the name of one of gradscaler.formats(), not None"),
+        (lambda s: Policy.from_settings("torch", {"init_scale": -1}), "settings['init_scale'] is -1: it must be"),
+        (
+            lambda s: Policy.from_settings("torch", {"init_scale": [2.0]}),
+            "settings['init_scale'] is a list: it must be",
+        ),
+        (lambda s: Policy.from_settings("torch", 3), f"settings {OBJECT}, not int"),
+        (lambda s: Policy.from_settings("megatron", ["--hysteresis", "2"]), f"settings {OBJECT}, not a list of str"),
+        (lambda s: Policy.from_settings("torch", {}, preset="no"), 'preset is "no", which is no preset'),
+        (lambda s: Policy.from_settings("torch", {}, min_scale=-1), "min_scale is -1: it must be above 0"),
+        (lambda s: Policy.from_settings("torch", {}, wrong=1), "a policy has no field 'wrong'"),
         (lambda s: Report.from_bytes(b"123"), "a report has 256 bytes, not 3"),
         (lambda s: State.from_bytes(b"123"), "a state has 384 bytes, not 3"),
-        (lambda s: State.from_bytes(bytes(257)), "a state has 384 bytes, not 257"),
-        (
-            lambda s: State.from_bytes(bytes(s.state) + b"\1"),
-            "the bytes of the state set fields that this version does not know",
-        ),
+        (lambda s: State.from_bytes(bytes(s.state) + b"\1"), "the bytes of the state set fields that this version"),
         (lambda s: Report.from_bytes(None), "expected the bytes of a report, not None"),
-        (
-            lambda s: Report.merge([GOOD_REPORT], policy="torch"),
-            "policy must be a gradscaler.Policy such as",
-        ),
-        (lambda s: Report.merge([GOOD_REPORT], policy=s), "policy must be a gradscaler.Policy such as scaler.pol"),
+        (lambda s: Arrays([read_only(ones())]), "grads[0] is read-only: pass a writable copy"),
+        (lambda s: Arrays({"w": SHARED, "b": SHARED}), "grads['b'] shares memory with grads['w']: it would be written"),
+        (lambda s: Arrays(Arrays([ones()])), "grads: expected a list or dict of arrays, not Arrays"),
+        (lambda s: Arrays([ones()], Arrays([ones()])), "out: expected a list or dict of arrays, not Arrays"),
+        (lambda s: Scaler(guard_sigma=1), "a policy has no field 'guard_sigma': did you mean 'guard_sigmas'?"),
+        (lambda s: Scaler(interval=1), "a policy has no field 'interval': did you mean 'growth_interval'?"),
+        (lambda s: Scaler(Init_scale=1), "a policy has no field 'Init_scale': did you mean 'init_scale'?"),
+        (lambda s: Scaler(struct_size=1), "a policy has no field 'struct_size'"),
+        (lambda s: Scaler(zebra=1), "a policy has no field 'zebra'; it has arithmetic, init_scale, "),
+        (lambda s: Policy(policy=1), "a policy has no field 'policy': a policy, or the name of a preset, is the first"),
+        (lambda s: Report.merge([GOOD_REPORT], policy="torch"), "policy must be a gradscaler.Policy such as"),
         (lambda s: Report.merge([GOOD_REPORT], names="weight"), "names must be a list of names, not 'weight'"),
-        (lambda s: Report.merge([GOOD_REPORT], names=3), "names must be a list of names, not 3"),
-        (
-            lambda s: Report.merge([bytes(SIZE)]),
-            "expected the report of unscale, or several, not bytes: make a report of them by Report.from_bytes",
-        ),
-        (lambda s: Report.merge(bytes(SIZE)), "expected the report of unscale, or several, not bytes: make a report"),
+        (lambda s: Report.merge([bytes(SIZE)]), "expected the report of unscale, or several, not bytes: make a report"),
         (lambda s: Report.failed(0), "error is 0: expected an exception, or a"),
-        (lambda s: Report.failed(7), "error is 7: expected an exception, or a"),
         (lambda s: s.clip_factor(None, 1.0), "report must not be None"),
+        (lambda s: s.clip_factor(Factor(), 1.0), "report has 32 bytes"),
+        (lambda s: Policy(None), "preset must be a name, not None"),
+        (lambda s: Policy(b"torch"), "preset must be a name, not b'torch'"),
         (lambda s: Report(overflw=1), "a report has no field 'overflw'"),
         (lambda s: s.update(np.array([True, False])), "expected the report of unscale, or several, not bool"),
         (lambda s: Scaler(threads=2000), "options.threads is 2000: it must be "),
@@ -204,60 +186,41 @@ def test_a_message_names_what_was_passed(call, message):
 
 
 def test_no_message_has_a_name_of_c():
-    found = []
     calls = [lambda f=f, v=v: Policy("recommended", **{f: v}) for f, v in OUT_OF_RANGE]
-    calls += [lambda b=b: scaler_of().unscale([b]) for b, _ in (*NO_GRADIENTS.values(), *NOT_WRITABLE.values())]
+    bad = [*(bad for bad, _ in NO_GRADIENTS.values()), *NOT_WRITABLE.values()]
+    calls += [lambda each=each: scaler_of().unscale([each]) for each in bad]
     calls += [lambda: scaler_of().update(Report(status=-3)), lambda: scaler_of().measure([ones()], want=64)]
     calls += [lambda: scaler_of().measure([ones()], factor=Factor())]
-    calls += [lambda: scaler_of().load_state_dict(before_0_3(saved="00"))]
-    for call in calls:
-        text = refusal(call)
-        if "gsc" in text.lower() or "NULL" in text or "tensors[" in text:
-            found.append(text)
-    assert found == []
-
-
-@pytest.mark.parametrize(("readable", "_"), NOT_WRITABLE.values(), ids=NOT_WRITABLE)
-def test_what_cannot_be_written_can_be_checked(readable, _):
-    assert not scaler_of().measure([readable]).found_inf
+    calls += [lambda: scaler_of().load_state_dict({"saved": "00"})]
+    texts = map(refusal, calls)
+    assert [text for text in texts if "gsc" in text.lower() or "NULL" in text or "tensors[" in text] == []
 
 
 @pytest.mark.parametrize(
     ("out", "words"),
     [
-        ({"w": ones(2, 3)}, ["'b'"]),
-        ({"w": ones(2, 3), "b": ones(4)}, ["out['b'] has another shape"]),
-        ({"w": ones(3, 2), "b": ones(3)}, ["out['w'] has another shape"]),
-        ({"w": ones(6), "b": ones(3)}, ["out['w'] has another shape"]),
-        ({"w": ones(2, 3, order="F"), "b": ones(3)}, ["out['w'] has another shape or memory order"]),
-        ([ones(2, 3), ones(3)], ["out", "dict"]),
-        (3, ["out", "dict"]),
+        ({"w": ones(2, 3)}, "out has no array 'b'"),
+        ({"w": ones(2, 3), "b": ones(4)}, "out['b'] has another shape"),
+        ({"w": ones(3, 2), "b": ones(3)}, "out['w'] has another shape"),
+        ({"w": ones(6), "b": ones(3)}, "out['w'] has another shape"),
+        ({"w": ones(2, 3, order="F"), "b": ones(3)}, "out['w'] has another shape or memory order"),
+        ({"w": ones(2, 3), "b": None}, "out['b'] is no array but <class 'NoneType'>"),
+        ([ones(2, 3), ones(3)], "grads and out must both be dicts"),
+        (3, "grads and out must both be dicts"),
     ],
 )
 def test_an_out_that_does_not_match_is_refused(out, words):
     scaler, grads = scaler_of(), {"w": ones(2, 3), "b": ones(3)}
-    message = refusal(lambda: scaler.unscale(grads, out=out), scaler, grads, out)
-    assert [word for word in words if word not in message] == []
+    for call in (scaler.unscale, scaler.unscale_accumulate, Arrays):
+        assert words in refusal(lambda call=call: call(grads, out), scaler, grads, out)
 
 
-@pytest.mark.parametrize("out", [[], [ones()], [ones()] * 3])
-def test_an_out_of_another_length_is_refused(out):
-    scaler, grads = scaler_of(), [ones(), ones()]
-    message = refusal(lambda: scaler.unscale(grads, out=out), scaler, grads, out)
-    assert message == f"2 tensors and {len(out)} outputs"
-
-
-@pytest.mark.parametrize("grads", [None, 3, 1.5, object()])
-def test_what_is_no_container_is_refused(grads):
-    message = refusal(lambda: scaler_of().unscale(grads))
-    assert message.startswith("grads: ") and type(grads).__name__ in message
-
-
-@pytest.mark.parametrize("out", [3, 1.5, object()])
-@pytest.mark.parametrize("method", [Scaler.unscale, Scaler.unscale_accumulate])
-def test_an_out_that_is_no_container_is_refused(method, out):
-    message = refusal(lambda: method(scaler_of(), [ones()], out))
-    assert message.startswith("out: ") and type(out).__name__ in message
+@pytest.mark.parametrize("thing", [None, 3, 1.5, object()])
+def test_what_is_no_container_is_refused(thing):
+    named = f": expected a list or dict of arrays, not {type(thing).__name__}"
+    assert refusal(lambda: scaler_of().unscale(thing)) == f"grads{named}"
+    if thing is not None:
+        assert refusal(lambda: scaler_of().unscale([ones()], thing)) == f"out{named}"
 
 
 @pytest.mark.parametrize("dtype", ["int32", bool, np.clongdouble, ">f4", "no dtype"])
@@ -274,84 +237,36 @@ def test_a_loss_that_is_no_float_is_refused(loss):
 
 
 def test_an_array_whose_dtype_is_not_that_of_its_buffer_is_refused():
-    class Liar(np.ndarray):
-        @property
-        def dtype(self):
-            return np.dtype(F32)
-
-    inside_a_larger_one = np.zeros(64, np.int8)[:8].view(Liar)
-    assert "dtype" in refusal(lambda: scaler_of().measure([inside_a_larger_one]))
-
-
-class Dtype:
-    """A dtype whose text is what `describe` returns."""
-
-    def __init__(self, describe):
-        self.describe = describe
-
-    def __str__(self):
-        return self.describe()
-
-
-def array_with(dtype):
-    class Strange(np.ndarray):
-        pass
-
-    Strange.dtype = property(lambda self: dtype)
-    return np.zeros(3, F32).view(Strange)
+    inside_a_larger_one = np.zeros(64, np.int8)[:8]
+    liar = array_that_calls(lambda: None, inside_a_larger_one)
+    assert "dtype" in refusal(lambda: scaler_of().measure([liar]))
 
 
 @pytest.mark.parametrize(
-    "text", ["\ud800", "é" * 200, "x" * 10_000, ""], ids=["surrogate", "long and not ASCII", "long", "empty"]
+    "describe",
+    [lambda: "\ud800", lambda: "é" * 200, lambda: "x" * 10_000, lambda: "", lambda: 1 // 0, lambda: 3],
+    ids=["surrogate", "long and not ASCII", "long", "empty", "raises", "no string"],
 )
-def test_a_dtype_with_a_strange_name_is_refused(text):
-    strange = array_with(Dtype(lambda: text))
-    assert "grads[0] has dtype" in refusal(lambda: scaler_of().measure([strange]))
+def test_a_dtype_with_a_strange_name_or_none_is_refused(describe):
+    class Strange(np.ndarray):
+        dtype = type("Dtype", (), {"__str__": lambda self: describe()})()
 
-
-@pytest.mark.parametrize("describe", [lambda: 1 // 0, lambda: 3], ids=["raises", "no string"])
-def test_a_dtype_without_a_name_is_refused(describe):
-    strange = array_with(Dtype(describe))
-    refusal(lambda: scaler_of().measure([strange]), of=(ZeroDivisionError, *REFUSALS))
+    strange = np.zeros(3, F32).view(Strange)
+    assert refusal(lambda: scaler_of().measure([strange])).startswith("grads[0] ")
 
 
 @pytest.mark.parametrize("interrupt", [KeyboardInterrupt, MemoryError])
 def test_an_interrupt_while_arrays_are_read_is_not_swallowed(interrupt):
-    class Interrupting(np.ndarray):
-        @property
-        def dtype(self):
-            raise interrupt
+    def interrupted():
+        raise interrupt
 
-    with pytest.raises(interrupt):
-        scaler_of().measure([np.zeros(3, F32).view(Interrupting)])
+    def gradients():
+        yield np.ones(3)
+        raise interrupt
 
-
-# ---- sums ----
-
-
-@pytest.mark.parametrize(
-    ("out", "words"),
-    [
-        ([ones()], ["dict"]),
-        ({"w": ones()}, ["'b'"]),
-        ({"w": ones(), "b": ones(4)}, ["out['b']", "shape"]),
-        ({"w": ones(), "b": ones(dtype=np.int32)}, ["out['b']", "int32"]),
-        ({"w": ones(), "b": read_only(ones())}, ["out['b']", "read-only"]),
-        ({"w": ones(), "b": ones(dtype=np.complex64)}, ["out['b']", "complex"]),
-        (None, ["out"]),
-    ],
-)
-def test_a_sum_that_does_not_match_is_refused(out, words):
-    scaler, grads = scaler_of(), {"w": ones(), "b": ones()}
-    message = refusal(lambda: scaler.unscale_accumulate(grads, out), scaler, grads, out)
-    assert [word for word in words if word not in message] == []
-
-
-@pytest.mark.parametrize(("dtype", "result"), [(np.complex64, F32), (F32, np.complex64), ("f8", "c16"), ("f2", "c8")])
-def test_complex_gradients_and_real_results_are_refused(dtype, result):
-    grads = {"w": ones(), "b": ones(dtype=dtype)}
-    message = refusal(lambda: scaler_of().unscale(grads, out={"w": ones(), "b": ones(dtype=result)}), grads)
-    assert message.startswith("out['b']") and "complex" in message
+    for grads in [array_that_calls(interrupted, ones())], gradients():
+        with pytest.raises(interrupt):
+            scaler_of().measure(grads)
 
 
 # ---- numbers of a policy ----
@@ -373,25 +288,6 @@ def test_a_number_of_any_kind_becomes_the_nearest_double_and_a_count_stays_whole
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (({"w": ones(), "b": read_only(ones())},), ["grads['b']", "read-only"]),
-        (({"w": SHARED, "b": SHARED},), ["grads['b'] shares memory with grads['w']", "twice"]),
-        (({"w": ones()}, {"b": ones()}), ["out", "'w'"]),
-        (({"w": ones()}, {"w": ones(4)}), ["out['w']", "shape"]),
-        (({"w": ones()}, {"w": None}), ["out['w']", "NoneType"]),
-        (([ones()], [ones(), ones()]), ["1 tensors and 2 outputs"]),
-        ((3,), ["grads: ", "int"]),
-        ((Arrays([ones()]),), ["grads: ", "Arrays"]),
-        (([ones()], Arrays([ones()])), ["out: ", "Arrays"]),
-    ],
-)
-def test_what_cannot_be_held_is_refused_by_name(arguments, words):
-    message = refusal(lambda: Arrays(*arguments), *arguments)
-    assert [word for word in words if word not in message] == []
-
-
-@pytest.mark.parametrize(
     ("call", "words"),
     [
         (lambda s, held: s.unscale(held, [ones()]), ["gradscaler.Arrays"]),
@@ -399,16 +295,11 @@ def test_what_cannot_be_held_is_refused_by_name(arguments, words):
         (lambda s, held: s.unscale_accumulate(held, [ones()]), ["gradscaler.Arrays"]),
         (lambda s, held: s.unscale({"w": ones()}, held), ["out", "dict"]),
         (lambda s, held: s.unscale_accumulate(held), ["out['w']", "overlap"]),
-        (lambda s, held: s.unscale(held, factor=Factor()), ["factor"]),
-        (lambda s, held: s.unscale(held, clip_value=-1), ["clip_value"]),
         (lambda s, held: s.measure(held, want=64), ["want"]),
         (lambda s, held: s.scale(held), ["dtype"]),
         (lambda s, held: pickle.dumps(held), ["pickle", "grads"]),
         (lambda s, held: copy.copy(held), ["copy", "grads"]),
-        (
-            lambda s, held: c.gsc_unscale(None, None, (held.groups[0][1], held.groups[0][1]), None, None),
-            ["tensors", "PyCapsule"],
-        ),
+        (lambda s, held: c.gsc_unscale(None, None, 2 * (held.groups[0][1],), None, None), ["tensors", "PyCapsule"]),
         (lambda s, held: c.gsc_unscale(None, None, c.gsc_context_create_cpu({"threads": 2}), None, None), ["tuple"]),
         (lambda s, held: c.gsc_unscale(None, None, c.hold([ones()], None, -1, None), None, None), ["only read"]),
         (lambda s, held: c.hold(held.groups[0][1], None, 0, 1), ["tensors", "PyCapsule"]),
@@ -433,44 +324,21 @@ OUT_OF_RANGE = [*NO_NUMBERS, ("growth_factor", 0.5), ("guard_norm", math.inf), (
 
 
 @pytest.mark.parametrize(("field", "value"), OUT_OF_RANGE, ids=short)
-@pytest.mark.parametrize("of", [Policy, Scaler])
-def test_a_field_out_of_range_is_named(field, value, of):
-    assert field in refusal(lambda: of("recommended", **{field: value}))
+def test_a_field_out_of_range_is_named(field, value):
+    assert field in refusal(lambda: Scaler("recommended", **{field: value}))
 
 
-@pytest.mark.parametrize(
-    "field, meant",
-    [
-        ("guard_sigma", "did you mean 'guard_sigmas'?"),
-        ("guard_ration", "did you mean 'guard_ratio'?"),
-        ("interval", "did you mean 'growth_interval'?"),
-        ("Init_scale", "'Init_scale'"),
-        ("struct_size", "'struct_size'"),
-        ("reserved", "'reserved'"),
-        ("zebra", "it has arithmetic, init_scale"),
-        ("policy", "a policy, or the name of a preset, is the first argument"),
-    ],
-)
-def test_an_unknown_field_is_told_which_one_was_meant(field, meant):
-    assert meant in refusal(lambda: Scaler("torch", **{field: 1}))
-
-
-@pytest.mark.parametrize(
-    "preset", ["pytorch", "", "Torch", "torch ", "torch\0", "a" + "é" * 100, "x" * 10_000], ids=short
-)
+@pytest.mark.parametrize("preset", ["pytorch", "", "torch ", "torch\0", "a" + "é" * 100], ids=short)
 def test_an_unknown_preset_is_refused_by_name(preset):
     message = refusal(lambda: Scaler(preset), of=Error)
     shown = preset.replace("\0", "\\0")[:20]
     assert message.startswith(f'preset is "{shown}') and "which is no preset" in message
 
 
-@pytest.mark.parametrize("preset", [None, 3, b"torch", ["torch"], "\ud800"])
-def test_a_preset_that_is_no_name_is_refused(preset):
-    message = refusal(lambda: Scaler(preset))
-    assert "preset" in message or "name" in message
+SAVED = c.gsc_state_save(scaler_of().policy, scaler_of().state)
 
 
-@pytest.mark.parametrize("size", [0, 4, 7, 153, 4096, 4097, 2**32 - 1])
+@pytest.mark.parametrize("size", [0, 153, 4097, 2**32 - 1])
 @pytest.mark.parametrize(
     "call",
     [
@@ -480,7 +348,7 @@ def test_a_preset_that_is_no_name_is_refused(preset):
         lambda s: c.gsc_policy_check(s.policy),
         lambda s: c.gsc_policy_preset("torch", s.policy),
         lambda s: c.gsc_state_init(None, s.policy, s.state),
-        lambda s: c.gsc_state_load(bytes.fromhex(before_0_3()["saved"]), s.policy, s.state),
+        lambda s: c.gsc_state_load(SAVED, s.policy, s.state),
     ],
 )
 def test_a_struct_size_that_is_none_is_refused(size, call):
@@ -489,25 +357,22 @@ def test_a_struct_size_that_is_none_is_refused(size, call):
     refusal(lambda: call(scaler), scaler, of=ValueError)
 
 
-@pytest.mark.parametrize("size", [4096, 2**32 - 1])
-def test_a_struct_size_that_changes_during_the_call_is_refused(size):
+def test_a_struct_size_that_changes_during_the_call_is_refused():
     class Changing:
         def __float__(self):
-            ctypes.c_uint32.from_buffer(scaler.policy).value = size
+            ctypes.c_uint32.from_buffer(scaler.policy).value = 4096
             return 2.0
 
     scaler = Scaler("torch")
-    message = refusal(lambda: scaler.set_scale(Changing()), scaler.state, of=ValueError)
-    assert "struct_size" in message
-    assert ctypes.c_uint32.from_buffer(scaler.policy).value == size
+    assert "struct_size" in refusal(lambda: scaler.set_scale(Changing()), scaler.state, of=ValueError)
+    assert ctypes.c_uint32.from_buffer(scaler.policy).value == 4096
 
 
 def test_a_policy_that_became_invalid_is_refused_by_every_call_that_uses_it():
     scaler = Scaler("torch")
     type(scaler.policy).backoff_factor.__set__(scaler.policy, 2.0)
-    calls = (lambda: scaler.update(False), lambda: scaler.set_scale(2.0), lambda: scaler.state_dict())
-    messages = [refusal(call, scaler, of=Error) for call in calls]
-    assert [message.split()[0] for message in messages] == ["policy.backoff_factor"] * 3
+    for call in (lambda: scaler.update(False), lambda: scaler.set_scale(2.0), lambda: scaler.state_dict()):
+        assert refusal(call, scaler, of=Error).startswith("policy.backoff_factor ")
 
 
 # ---- scales and factors ----
@@ -522,11 +387,8 @@ TAKE_NUMBERS = {
 }
 NUMBERS = [*itertools.product(TAKE_NUMBERS, [-1.0, math.nan, "1", b"1", [1.0], 1j, 10**400])]
 NUMBERS += [("scale", None), ("scale", -math.inf), ("max_norm", None), ("max_norm", 0), ("max_norm", math.inf)]
-NUMBERS += [
-    ("clip_value", 0),
-    ("clip_value", math.inf),
-    *itertools.product(["threads", "threads="], [0, 2**32, 1.5, None]),
-]
+NUMBERS += [("clip_value", 0), ("clip_value", math.inf)]
+NUMBERS += itertools.product(["threads", "threads="], [0, 2**32, 1.5, None])
 
 
 @pytest.mark.parametrize(("name", "number"), NUMBERS, ids=short)
@@ -534,11 +396,6 @@ def test_a_number_that_is_none_is_refused_by_name(name, number):
     scaler = Scaler("torch", threads=2)
     assert name.strip("=") in refusal(lambda: TAKE_NUMBERS[name](scaler, number), scaler)
     assert scaler.threads == 2
-
-
-@pytest.mark.parametrize("report", [None, 1.0, "report", Factor(), bytes(3)])
-def test_a_clip_factor_needs_a_report(report):
-    assert "report" in refusal(lambda: scaler_of().clip_factor(report, 1.0))
 
 
 @pytest.mark.parametrize("factor", [Factor(), Factor(scale=2.0), Factor(scale=-1.0, inverse=-1.0), 2.0, "x", Report()])
@@ -565,23 +422,15 @@ def test_a_context_that_is_none_is_refused(context):
     assert message.startswith("exec must be")
 
 
-@pytest.mark.parametrize(("overflow", "advice"), [(1, "policy.min_scale"), (0, "policy.max_scale")])
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda s: s.scale(1.0),
-        lambda s: s.scale(ones()),
-        lambda s: s.unscale([ones()]),
-        lambda s: s.measure([ones()]),
-        lambda s: s.clip_factor(Report(kind=ReportKind.TENSORS, measured=Want.NORM), 1.0),
-    ],
-    ids=["scale a number", "scale", "unscale", "measure", "clip_factor"],
-)
-def test_a_scale_that_ran_to_zero_or_infinity_is_refused_with_advice(overflow, advice, call):
-    scaler = Scaler("keras", growth_interval=1)
+@pytest.mark.parametrize(("overflow", "advice"), [(True, "policy.min_scale"), (False, "policy.max_scale")])
+def test_a_scale_that_ran_to_zero_or_infinity_is_refused_with_advice(overflow, advice):
+    scaler, report = Scaler("keras", growth_interval=1), Report(kind=ReportKind.TENSORS, measured=Want.NORM)
     for _ in range(300):
-        scaler.update(bool(overflow))
-    assert advice in refusal(lambda: call(scaler), scaler)
+        scaler.update(overflow)
+    for call in scaler.scale, scaler.unscale, scaler.measure:
+        assert advice in refusal(lambda call=call: call(ones()), scaler)
+    assert advice in refusal(lambda: scaler.scale(1.0), scaler)
+    assert advice in refusal(lambda: scaler.clip_factor(report, 1.0), scaler)
 
 
 # ---- reports and updates ----
@@ -605,103 +454,11 @@ def test_a_report_that_nobody_filled_in_is_refused():
     assert scaler.update(Report(overflow=True)) == gradscaler.Event.SKIPPED | gradscaler.Event.BACKED_OFF
 
 
-def test_the_report_of_a_number_is_not_merged():
-    reports = [GOOD_REPORT, Report.of_number(2.5)]
-    assert refusal(lambda: Report.merge(reports), of=Error).startswith("reports[1].kind is the report of a number")
-
-
-# ---- saved states ----
-
-
-def before_0_3(**keys):
-    """What state_dict returned then, with keys replaced, or changed by a function."""
-    scaler = scaler_of()
-    state = {"preset": "torch", "loss_scale": 65536.0, "saved": c.gsc_state_save(scaler.policy, scaler.state).hex()}
-    for key, value in keys.items():
-        state[key] = value(state[key]) if callable(value) else value
-    return state
-
-
-@pytest.mark.parametrize(
-    ("state", "word"),
-    [
-        ({}, "empty"),
-        ({"color": 3}, "gradscaler.formats()"),
-        ({"preset": "torch"}, "format"),
-        ({"saved": "00"}, "saved"),
-        ({"scale": math.nan, "growth_interval": 5, "_growth_tracker": 0}, "state['scale'] is nan"),
-        ({"a": {"scale": -1.0, "growth_interval": 5, "_growth_tracker": 0}}, "state['a']['scale'] is -1"),
-        ({"scale": 1.0, "growth_interval": "x", "_growth_tracker": 0}, "state['growth_interval'] is \"x\""),
-        ({"growth_interval": 5, "_growth_tracker": 0}, "format"),
-        ({"a.loss_scaler0": {"loss_scale": 1.0, "unskipped": 0}, "b": {"loss_scale": 1.0, "unskipped": 0}}, "several"),
-        (before_0_3(preset="no such"), "no such"),
-        (before_0_3(preset=None), "preset"),
-        (before_0_3(saved=""), "saved"),
-        (before_0_3(saved=None), "saved"),
-        (before_0_3(saved=b"00"), "saved"),
-        (before_0_3(saved="zz"), "saved"),
-        (before_0_3(saved=lambda s: s[:100] + f"{int(s[100], 16) ^ 1:x}" + s[101:]), "damaged"),
-        (before_0_3(saved=lambda s: s[:-1] + f"{int(s[-1], 16) ^ 1:x}"), "damaged"),
-        (None, "state must be"),
-        (3, "state must be"),
-        ([], "empty"),
-        ("torch", "state must be"),
-    ],
-)
-def test_a_state_dict_that_is_damaged_or_of_no_framework_is_refused(state, word):
-    scaler = Scaler("torch")
-    assert word in refusal(lambda: scaler.load_state_dict(state), scaler)
-
-
-@pytest.mark.parametrize(
-    ("call", "words"),
-    [
-        (lambda: Scaler("torch").load_state_dict({"scale": 1.0}, "pytorch"), 'format is "pytorch", which is none'),
-        (lambda: Scaler("torch").state_dict("pytorch"), 'format is "pytorch", which is none'),
-        (lambda: Scaler("torch").state_dict("oneflow"), "saves no state"),
-        (lambda: Scaler("torch").state_dict(3), "format must be a text, not int"),
-        (lambda: Scaler("torch").state_dict(None), "format must be the name of one of gradscaler.formats()"),
-        (lambda: Scaler("torch").state_dict("\udcff"), "format is '\\udcff'"),
-        (lambda: Scaler("torch").load_state_dict({"scale": 1.0}, prefix="\udcff"), "prefix is '\\udcff'"),
-        (lambda: Policy.from_settings("torch", {"init_scale": -1}), "settings['init_scale'] is -1"),
-        (
-            lambda: Policy.from_settings("deepspeed", {"fp16": {"hysteresis": 0.5}}, prefix="fp16"),
-            "['fp16']['hysteresis']",
-        ),
-        (lambda: Policy.from_settings("torch", 3), "settings must be"),
-        (lambda: Policy.from_settings("torch", {}, preset="no"), "no preset"),
-        (lambda: Policy.from_settings("torch", {}, min_scale=-1), "min_scale is -1"),
-        (lambda: Policy.from_settings("torch", {}, wrong=1), "wrong"),
-    ],
-)
-def test_formats_and_settings_that_cannot_be_are_refused(call, words):
-    assert words in refusal(call)
-
-
 # ---- the functions of C ----
 
-ANYTHING = [
-    None,
-    0,
-    -1,
-    2**70,
-    1.5,
-    math.nan,
-    "torch",
-    "\ud800",
-    b"",
-    bytes(Report()),
-    bytearray(3),
-    bytearray(State()),
-    memoryview(bytearray(512))[::2],
-    [],
-    [None],
-    ([], []),
-    ([None], [np.ones(2)]),
-    ((), (), ()),
-    np.ones(4),
-    object(),
-]
+ANYTHING = [None, 0, -1, 2**70, 1.5, math.nan, "torch", "\ud800", b"", bytes(Report()), bytearray(3)]
+ANYTHING += [bytearray(State()), memoryview(bytearray(512))[::2], [], [None], ([], []), ([None], [np.ones(2)])]
+ANYTHING += [((), (), ()), np.ones(4), object()]
 FUNCTIONS = [name for name in dir(c) if name.startswith("gsc_")]
 
 
@@ -720,14 +477,8 @@ def test_a_function_of_c_refuses_wrong_arguments_with_an_exception(name, count):
     assert unexpected == []
 
 
-GOOD = {
-    "policy": Policy("torch"),
-    "state": Scaler("torch").state,
-    "report": Report(kind=ReportKind.TENSORS, measured=Want.NORM),
-    "factor": scaler_of().factor,
-    "max_norm": 1.0,
-    "out": bytearray(State()),
-}
+GOOD = {"policy": Policy("torch"), "state": Scaler("torch").state, "factor": scaler_of().factor}
+GOOD |= {"report": Report(kind=ReportKind.TENSORS, measured=Want.NORM), "max_norm": 1.0, "out": bytearray(State())}
 
 
 @pytest.mark.parametrize(
@@ -751,11 +502,6 @@ def test_a_struct_of_the_wrong_size_or_type_is_named(function, arguments, bad):
         assert message.startswith(argument)
 
 
-@pytest.mark.parametrize("status", [2**31, 2**32, -(2**32), 2**64, 1.5, None, "0"])
-def test_a_status_that_is_no_32_bit_integer_is_refused(status):
-    refusal(lambda: c.gsc_status_string(status))
-
-
 @pytest.mark.parametrize(
     ("call", "attributes"),
     [
@@ -769,16 +515,16 @@ def test_a_status_that_is_no_32_bit_integer_is_refused(status):
     ],
 )
 def test_an_error_is_data(call, attributes):
-    with pytest.raises(gradscaler.Error) as refused:
+    with pytest.raises(Error) as refused:
         call()
     error = refused.value
-    assert (error.status, error.index, error.name, error.field, error.value) == attributes
+    assert (type(error.status), error.status, error.index, error.name, error.field, error.value) == (int, *attributes)
     again = pickle.loads(pickle.dumps(error))
     assert (str(again), again.status, again.why) == (str(error), error.status, error.why)
 
 
 def test_an_error_has_what_a_value_may_be():
-    with pytest.raises(gradscaler.Error) as refused:
+    with pytest.raises(Error) as refused:
         Policy("torch", overflow_tolerance=2.0)
     error = refused.value
     assert (error.value, error.low, error.high, error.why) == (2.0, 0.0, 1.0, "is 2: it must be from 0 to 1")
@@ -789,20 +535,8 @@ def test_an_error_has_what_a_value_may_be():
     [
         ("unscale", [(0, 5), (4, 9)], None, "grads[1] shares memory with grads[0]: "),
         ("unscale", [(10, 15), (15, 20)], [(0, 5), (4, 9)], "out[1] shares memory with out[0]: "),
-        ("unscale", [(0, 4)], [(1, 5)], "out[0].data overlaps its input"),
         ("unscale_accumulate", [(0, 4)], [(0, 4)], "out[0].data overlaps its input"),
-        (
-            "unscale",
-            [(0, 2), (2, 4)],
-            [(2, 4), (0, 2)],
-            "grads[0] shares memory with out[1]: it would be written before",
-        ),
-        (
-            "unscale",
-            [(6, 8), (0, 4)],
-            [(3, 5), (8, 12)],
-            "grads[1] shares memory with out[0]: it would be written before",
-        ),
+        ("unscale", [(6, 8), (0, 4)], [(3, 5), (8, 12)], "grads[1] shares memory with out[0]: it would be written"),
         ("unscale_accumulate", [(0, 2), (0, 2)], [(4, 6), (0, 2)], "grads[0] shares memory with out[1]: it would be"),
         ("unscale", [(0, 2), (0, 2)], [(4, 6), (2, 4)], None),
         ("measure", [(0, 5), (4, 9)], None, None),
@@ -862,5 +596,8 @@ def test_memory_of_the_host_holds_structs():
         (lambda: c.gsc_measure((None, 0, 3), None, [ones()], None, Report()), "workspace must be Memory"),
         (lambda: c.Memory(), "gsc_memory_create makes memory"),
         (lambda: c.gsc_memory_create(None, 7, 1), "kind is 7"),
+        (lambda: c.gsc_status_string(2**31), ""),
+        (lambda: c.gsc_status_string(-(2**32)), ""),
+        (lambda: c.gsc_status_string(1.5), ""),
     ]:
         assert words in refusal(call), words

@@ -6,8 +6,6 @@ Requests and comparisons are those of tests/replay/replay.py, the driver of all 
 
 import importlib.util
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -64,17 +62,3 @@ def test_a_preset_has_the_defaults_of_its_peer(preset):
 
 def test_every_preset_but_our_own_has_a_recording():
     assert set(gradscaler.presets()) == set(RECORDINGS) | OUR_OWN | LIKE
-
-
-@pytest.mark.parametrize(
-    ("line", "expected"),
-    [
-        ("torch init_scale=0x1p3 0,1", "0x1.0000000000000p+3/0 0x1.0000000000000p+3/6 0x1.0000000000000p+2"),
-        ("nothing - 0", 'error format is "nothing", which is none'),
-        ("torch growth_factor=x 0", "error settings['growth_factor'] is \"x\": it must be"),
-        ("torch", "error not enough values to unpack"),
-    ],
-)
-def test_the_client_answers_line_by_line(line, expected):
-    client = subprocess.run([sys.executable, replay.__file__], input=line, text=True, capture_output=True, check=True)
-    assert client.stdout.startswith(expected), client.stderr
