@@ -58,34 +58,13 @@ void foreign_open(const char *path)
 
 ffi_type *primitive(kind kind)
 {
-    switch (kind) {
-    case S8:
-        return &ffi_type_sint8;
-    case U8:
-        return &ffi_type_uint8;
-    case S16:
-        return &ffi_type_sint16;
-    case U16:
-        return &ffi_type_uint16;
-    case S32:
-        return &ffi_type_sint32;
-    case U32:
-        return &ffi_type_uint32;
-    case S64:
-        return &ffi_type_sint64;
-    case U64:
-        return &ffi_type_uint64;
-    case FLOAT:
-        return &ffi_type_float;
-    case DOUBLE:
-        return &ffi_type_double;
-    case CHAR:
-        return &ffi_type_schar;
-    case POINTER:
-        return &ffi_type_pointer;
-    default:
-        return &ffi_type_void;
-    }
+    static ffi_type *const types[] = {
+        [S8] = &ffi_type_sint8,      [U8] = &ffi_type_uint8,   [S16] = &ffi_type_sint16,
+        [U16] = &ffi_type_uint16,    [S32] = &ffi_type_sint32, [U32] = &ffi_type_uint32,
+        [S64] = &ffi_type_sint64,    [U64] = &ffi_type_uint64, [FLOAT] = &ffi_type_float,
+        [DOUBLE] = &ffi_type_double, [CHAR] = &ffi_type_schar, [POINTER] = &ffi_type_pointer,
+        [VOID] = &ffi_type_void};
+    return types[kind];
 }
 
 value foreign_call(const function *f, const value *arguments)

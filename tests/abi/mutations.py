@@ -86,9 +86,18 @@ section = "Policy: the rules"
 """
 
 
-def field(text):
-    """A field more in the policy."""
-    return (FIELD, f"  {{ {text} }},\n{FIELD}")
+def described(name, type_, more=""):
+    return f'  {{ name = "{name}", type = "{type_}"{more}, doc = "x" }},\n'
+
+
+def field(name, type_, more=""):
+    """A field more in the middle of the policy."""
+    return (FIELD, described(name, type_, more) + FIELD)
+
+
+def last(name, type_):
+    """A field more at the end of the policy."""
+    return (POLICY_END, POLICY_END + described(name, type_))
 
 
 def function(name, type_, more=""):
@@ -106,52 +115,31 @@ MISTAKES = [
     ("a missing size", [("size = 32\n", "", "gsc_factor")], ["gsc_factor", '"size"', "missing"]),
     ("a text where a number belongs", [("size = 32", 'size = "32"', "gsc_factor")], ["gsc_factor", "size", "'32'"]),
     ("an unknown kind", [('kind = "grows"', 'kind = "swells"', "gsc_policy")], ["gsc_policy", "kind", "'swells'"]),
-    ("an unknown type", [field('name = "x", type = "half", doc = "x"')], ["gsc_policy.x", "type half"]),
-    (
-        "a keyword of Rust as a name",
-        [field('name = "type", type = "double", doc = "x"')],
-        ["gsc_policy.type", "keyword"],
-    ),
+    ("an unknown type", [field("x", "half")], ["gsc_policy.x", "type half"]),
+    ("a keyword of Rust as a name", [field("type", "double")], ["gsc_policy.type", "keyword"]),
     ("a field that is no table", [(FIELD, f'  "x",\n{FIELD}')], ["gsc_policy.?", "'x'", "table"]),
     ("a function of another name", [('function = "gsc_measure"', 'function = "check"')], ["check", "function", "gsc_"]),
     ("a constant in lower case", [('"EXACT"', '"exact"')], ["growth.exact", "GSC_GROWTH_exact"]),
-    (
-        "an unknown way to pass",
-        [('pass = "in"', 'pass = "into"', "gsc_measure")],
-        ["gsc_measure.exec", "pass", "'into'"],
-    ),
+    ("an unknown pass", [('pass = "in"', 'pass = "into"', "gsc_measure")], ["gsc_measure.exec", "pass", "'into'"]),
     ("no way to pass", [('pass = "in", ', "", "gsc_measure")], ["gsc_measure.exec", "no pass", "gsc_exec"]),
     ("bytes without length", [function("b", "bytes", ', pass = "in"'), NEXT], ["gsc_mutate.b", '"count"', "missing"]),
     ("a length that is none", [('count = "n"', 'count = "m"', "gsc_measure")], ["gsc_measure.tensors", "count", "'m'"]),
     ("NULL for a number", [function("x", "double", ', null = "none"'), NEXT], ["gsc_mutate.x", "null", "double"]),
     ("an unknown group", [('takes = "growth"', 'takes = "growths"')], ["gsc_policy.growth_rule", "takes", "'growths'"]),
-    ("a group of another type", [field('name = "x", type = "double", takes = "want", doc = "x"')], ["gsc_policy.x"]),
-    ("a group further down", [field('name = "x", type = "uint32_t", takes = "want", doc = "x"')], ["x", "further up"]),
+    ("a group of another type", [field("x", "double", ', takes = "want"')], ["gsc_policy.x"]),
+    ("a group further down", [field("x", "uint32_t", ', takes = "want"')], ["x", "further up"]),
     ("an unknown error", [('errors = ["NULL"', 'errors = ["NIL"', "gsc_measure")], ["gsc_measure", "'NIL'"]),
-    ("4 bytes more in the policy", [field('name = "x", type = "uint32_t", doc = "x"')], ["padding", "reserved"]),
-    (
-        "4 bytes more at its end",
-        [(POLICY_END, POLICY_END + '  { name = "x", type = "uint32_t", doc = "x" },\n')],
-        ["gsc_policy", "220 bytes", "reserved word of 4 bytes"],
-    ),
+    ("4 bytes more in the policy", [field("x", "uint32_t")], ["padding", "reserved"]),
+    ("4 bytes more at its end", [last("x", "uint32_t")], ["gsc_policy", "220 bytes", "reserved word of 4 bytes"]),
     ("a fixed struct of another size", [("size = 32", "size = 40", "gsc_factor")], ["gsc_factor", "size is 40", "32"]),
-    (
-        "two bits at once",
-        [("value = 2", "value = 3", "overflow_reset")],
-        ["overflow_reset.ON_GOOD_STEP", "3", "one bit"],
-    ),
+    ("two bits", [("value = 2", "value = 3", "overflow_reset")], ["overflow_reset.ON_GOOD_STEP", "3", "one bit"]),
     ("a number twice", [("value = 2", "value = 1", "growth")], ["growth", "value 1", "twice"]),
     ("a number that does not fit", [("value = 3", "value = 5000000000", "growth")], ["growth.ALL_STEPS", "5000000000"]),
     ("a name twice", [('name = "growth_extra_steps"', 'name = "growth_rule"')], ["gsc_policy.growth_rule", "twice"]),
     ("a version that is none", [(GROWS, f'{GROWS}since = "soon"\n', "gsc_policy")], ["gsc_policy", "since", "'soon'"]),
     ("a later version", [(GROWS, f"{GROWS}{SINCE}\n", "gsc_policy")], ["gsc_policy", f"since is {LATER}", VERSION]),
     # From here on what a release promised.
-    (
-        "two dtypes swapped",
-        [('"F16", value = 3', '"F16", value = 4', "dtype"), ('"BF16", value = 4', '"BF16", value = 3', "dtype")],
-        ["GSC_F16", "is 4", "released as 3"],
-    ),
-    ("a constant moved", [("value = 256", "value = 4096", "event")], ["GSC_EVENT_STALE", "4096", "256"]),
+    ("a constant moved", [("value = 256", "value = 4096", "event")], ["GSC_EVENT_STALE", "4096", "released as 256"]),
     ("a constant gone", [('  { name = "UNDERFLOW"', '  # { name = "UNDERFLOW"')], ["GSC_WANT_UNDERFLOW", "missing"]),
     (
         "a constant more, of the same version",
@@ -183,12 +171,8 @@ MISTAKES = [
     ),
     ("a field renamed", [('"growth_extra_steps"', '"lag"')], ["gsc_policy.growth_extra_steps", "missing"]),
     ("a field of another type", [('"max_scale", type = "double"', '"max_scale", type = "int64_t"')], ["max_scale"]),
-    ("a field in the middle", [field(f'name = "x", type = "double", {SINCE}, doc = "x"'), NEXT], ["gsc_policy"]),
-    (
-        "a field more, of the same version",
-        [(POLICY_END, POLICY_END + '  { name = "x", type = "double", doc = "x" },\n')],
-        ["gsc_policy.x", f"since is {FIRST}"],
-    ),
+    ("a field in the middle", [field("x", "double", f", {SINCE}"), NEXT], ["gsc_policy"]),
+    ("a field more, of the same version", [last("x", "double")], ["gsc_policy.x", f"since is {FIRST}"]),
     ("a function gone", [('function = "gsc_dtype_size"', 'function = "gsc_size"')], ["gsc_dtype_size", "missing"]),
     ("a function that was there before", [function("x", "double"), (SINCE, f'since = "{FIRST}"')], ["gsc_mutate"]),
     ("a newer since", [NEXT, (GROWS, f"{GROWS}{SINCE}\n", "gsc_policy")], ["gsc_policy", "since"]),
@@ -386,30 +370,6 @@ NEXT_EVENT = '  { name = "OUTLIER", value = 512'
 SMALL = {type_: 3 if "int" in type_ else 0.25 for type_ in SCALARS}
 TOTAL = sum(SMALL.values()) + 200
 
-OLD_MEETS_NEW = """\
-#include <stdio.h>
-#include <string.h>
-
-#include "gradscaler.h"
-
-/* A client of a newer version meets this library: its new fields are refused if they are set. */
-int main(void)
-{
-    gsc_policy policy = GSC_POLICY_INIT;
-    gsc_state state;
-    gsc_error err;
-    if (gsc_policy_preset("torch", &policy, &err) != GSC_OK || policy.u8 != 0 ||
-        gsc_state_init(NULL, &policy, &state, &err) != GSC_OK) {
-        puts(err.message);
-        return 1;
-    }
-    policy.shape = GSC_SHAPE_SQUARE;
-    if (gsc_policy_check(&policy, &err) != GSC_ERROR_STRUCT_SIZE || strcmp(err.name, "policy") != 0)
-        return 2;
-    puts(err.message);
-    return 0;
-}
-"""
 NEEDS_NEW = """\
 #include "gradscaler.h"
 
@@ -506,10 +466,9 @@ end
 """
 
 
-def run(what, command, cwd=None, env=None, wanted=0, says=""):
-    done = subprocess.run(
-        [str(word) for word in command], cwd=cwd, env=env and os.environ | env, capture_output=True, text=True
-    )
+def run(what, command, env=None, wanted=0, says=""):
+    command = [str(word) for word in command]
+    done = subprocess.run(command, env=env and os.environ | env, capture_output=True, text=True)
     said = done.stdout + done.stderr
     ok = (done.returncode == 0) == (wanted == 0) and says in said
     report(ok, f"{what}{': ' + said.strip().splitlines()[-1] if ok and says else ''}", said[-3000:])
@@ -610,7 +569,7 @@ def check_elixir(tree, build, out):
 
 def check_c(tree, build, out, older):
     abi = tree / "tests/abi"
-    sources = [abi / f"{name}.c" for name in ("ffi", "foreign", "arguments", "replay")]
+    sources = [abi / f"{name}.c" for name in ("ffi", "foreign", "arguments")]
     strict = ["gcc", "-std=c11", "-D_POSIX_C_SOURCE=200809L", "-Wall", "-Wextra", "-Wpedantic", "-Werror"]
     if make("the foreign client", [*strict, f"-I{abi}", *sources, "-lffi", "-lm", "-o", out / "ffi"]):
         run("libffi calls them", [out / "ffi", build / "libgradscaler.so"], says=" 0 failed")
@@ -620,15 +579,11 @@ def check_c(tree, build, out, older):
         link = [folder / "client.c", f"-L{build}", "-lgradscaler", "-lm", "-o", client]
         if make(f"the client of {folder.name}", [*strict, f"-I{folder}", *link]):
             run(f"the client of {folder.name} runs", [client], env={"LD_LIBRARY_PATH": str(build)})
-    for name, code in {"older": OLD_MEETS_NEW, "needs": NEEDS_NEW}.items():
-        (out / f"{name}.c").write_text(code)
-        link = [out / f"{name}.c", f"-L{build}", "-lgradscaler", "-o", out / name]
-        make(f"the client of the newer version ({name})", [*strict, f"-I{tree}/include", *link])
+    (out / "needs.c").write_text(NEEDS_NEW)
+    link = [out / "needs.c", f"-L{build}", "-lgradscaler", "-o", out / "needs"]
+    make("the client of the newer version", [*strict, f"-I{tree}/include", *link])
     path = {"LD_LIBRARY_PATH": str(older.parent), "LD_BIND_NOW": "1"}
-    run("a new field is refused by an older library", [out / "older"], env=path, says="policy")
-    run(
-        "a new function is refused without its version", [out / "needs"], env=path, wanted=1, says=f"GRADSCALER_{LATER}"
-    )
+    run("an older library refuses a new function", [out / "needs"], env=path, wanted=1, says=f"GRADSCALER_{LATER}")
 
 
 def check_additions(scratch, older):

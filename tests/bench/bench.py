@@ -106,8 +106,7 @@ pointer, u64, f64 = ctypes.c_void_p, ctypes.c_uint64, ctypes.c_double
 for function, arguments in (
     (limits.multiply_seconds, (pointer, u64, u64)),
     (limits.convert_seconds, (ctypes.c_uint32, pointer, u64, u64)),
-    (limits.widen_seconds, (pointer, pointer, u64, u64)),
-    (limits.widen_bytes_seconds, (pointer, pointer, u64, u64)),
+    (limits.widen_seconds, (ctypes.c_uint32, pointer, pointer, u64, u64)),
     (
         limits.unscale_seconds,
         (pointer, pointer, pointer, u64, ctypes.c_uint32, pointer, pointer, f64, f64, f64, ctypes.c_int32, u64),
@@ -152,8 +151,8 @@ class Gradients:
     @staticmethod
     def described(arrays, code):
         """gsc_tensor[]"""
-        rows = [(array.ctypes.data, array.size, code, 0) for array in arrays]
-        return np.array(rows, dtype="u8,u8,u4,u4")
+        rows = [(array.ctypes.data, array.size, code, 0, 0, 0) for array in arrays]
+        return np.array(rows, dtype="u8,u8,u4,u4,u8,u8")
 
     @cached_property
     def widened(self):
@@ -221,8 +220,8 @@ def limit(grads, exact=True):
 
 
 def limit_widening(grads):
-    loop = limits.widen_bytes_seconds if np.dtype(grads.type).itemsize == 1 else limits.widen_seconds
-    return partial(loop, memory.ctypes.data, memory.ctypes.data + grads.bytes, grads.elements)
+    at, size = memory.ctypes.data, np.dtype(grads.type).itemsize
+    return partial(limits.widen_seconds, size, at, at + grads.bytes, grads.elements)
 
 
 def name_of_limit(grads, loop):

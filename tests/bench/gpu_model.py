@@ -684,10 +684,9 @@ def main():
     parser.add_argument("tools", type=Path, help="a folder with ptxas and nvdisasm")
     parser.add_argument("--json", type=Path, help="write all of it there")
     parser.add_argument("--before", type=Path, help="what --json wrote of other code: its shares stand beside")
-    parser.add_argument("--ptx", type=Path, help="this instead of what the library holds")
     parser.add_argument("--check", action="store_true", help="fail where a hot loop waits for its loads one by one")
     args = parser.parse_args()
-    result = model(args.tools, args.ptx.read_text() if args.ptx else ptxas.modules()[0])
+    result = model(args.tools, ptxas.modules()[0])
     before = json.loads(args.before.read_text())["rows"] if args.before else []
     show(result, {key(r): "{:.2f}-{:.2f}".format(*r["shares"]["H200"]) for r in before if "H200" in r["shares"]})
     if args.json:

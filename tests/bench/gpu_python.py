@@ -14,6 +14,7 @@ rehearses, `train` and `torch` do on the CPU what can be done there.
 
 import ctypes
 import gc
+import importlib
 import json
 import os
 import statistics
@@ -40,6 +41,15 @@ def not_run(why):
     sys.exit(0)
 
 
+def imported(*names):
+    """These modules, or none of the kind runs."""
+    try:
+        modules = [importlib.import_module(name) for name in names]
+    except ImportError as error:
+        not_run(str(error))
+    return modules if len(modules) > 1 else modules[0]
+
+
 def microseconds(call, repeats=20, rounds=5):
     """Of the host, for one call; the median of rounds."""
     times = []
@@ -49,6 +59,10 @@ def microseconds(call, repeats=20, rounds=5):
             call()
         times.append((time.perf_counter() - start) / repeats * 1e6)
     return round(statistics.median(times), 2)
+
+
+def gradients(np):
+    return [np.linspace(-3, 3, min(n, 100_000), dtype=np.float32) for n in GPT2]
 
 
 # ---- arrays of the driver itself ----
@@ -136,10 +150,7 @@ def array_kind(driver, np):
 
 
 def scaler():
-    try:
-        import numpy as np
-    except ImportError as error:
-        not_run(str(error))
+    np = imported("numpy")
     from gradscaler import Scaler, Want, info
 
     if info().cuda != "available":
@@ -147,7 +158,7 @@ def scaler():
     driver = Driver()
     kind = array_kind(driver, np)
     kind.stream = driver.stream()
-    values = [np.linspace(-3, 3, min(n, 100_000), dtype=np.float32) for n in GPT2]
+    values = gradients(np)
     host, arrays = [each.copy() for each in values], [kind(each) for each in values]
     expected, report = (Scaler(init_scale=8.0).unscale(list(each), want=Want.NORM) for each in (host, arrays))
     assert bytes(report) == bytes(expected)
@@ -194,10 +205,7 @@ def scaler():
 
 
 def torch_and_device():
-    try:
-        import torch
-    except ImportError as error:
-        not_run(str(error))
+    torch = imported("torch")
     if torch.cuda.is_available():
         return torch, "cuda"
     if SHORT:
@@ -288,6 +296,13 @@ def toy(torch, device, fused, capturable=False):
     return model, torch.optim.AdamW(model.parameters(), lr=1e-3, fused=fused, **more)
 
 
+def scaled_step(scaler, optimizer, loss):
+    scaler.scale(loss).backward()
+    scaler.unscale_(optimizer, max_norm=0.1)
+    scaler.step(optimizer)
+    scaler.update()
+
+
 def streams(torch):
     """On a side stream, and in a thread, the gradients and the scale of the default stream."""
     from gradscaler.torch import GradScaler
@@ -299,10 +314,7 @@ def streams(torch):
         with torch.cuda.stream(stream):
             for step in range(8):
                 optimizer.zero_grad()
-                scaler.scale(model(x).square().mean() * (float("inf") if step == 5 else 1.0)).backward()
-                scaler.unscale_(optimizer, max_norm=0.1)
-                scaler.step(optimizer)
-                scaler.update()
+                scaled_step(scaler, optimizer, model(x).square().mean() * (float("inf") if step == 5 else 1.0))
         stream.synchronize()
         return scaler.get_scale(), [parameter.detach().clone() for parameter in model.parameters()]
 
@@ -332,10 +344,7 @@ def graph(torch):
 
     def step(model, optimizer, scaler):
         optimizer.zero_grad(set_to_none=False)
-        scaler.scale(model(x).square().mean() * factor).backward()
-        scaler.unscale_(optimizer, max_norm=0.1)
-        scaler.step(optimizer)
-        scaler.update()
+        scaled_step(scaler, optimizer, model(x).square().mean() * factor)
 
     def run(captured):
         parts, answers = made(), []
@@ -488,17 +497,12 @@ def train():
             with torch.autocast(device, dtype=narrow):
                 loss = model(tokens[step % 8])
             (scaler.scale(loss) if scaler else loss).backward()
-            if scaler is None:
-                if clip:
-                    torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
-                optimizer.step()
-            else:
-                if clip and kind == "torch":
-                    scaler.unscale_(optimizer)
-                    torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
-                elif clip:
-                    scaler.unscale_(optimizer, max_norm=clip)
-                scaler.step(optimizer)
+            if clip and scaler:
+                scaler.unscale_(optimizer, **({"max_norm": clip} if kind == "ours" else {}))
+            if clip and kind != "ours":
+                torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
+            scaler.step(optimizer) if scaler else optimizer.step()
+            if scaler:
                 scaler.update()
             optimizer.zero_grad()
             losses.append(loss.detach())
@@ -533,16 +537,12 @@ def train():
 
 
 def cupy():
-    try:
-        import cupy
-        import numpy as np
-    except ImportError as error:
-        not_run(str(error))
+    cupy, np = imported("cupy", "numpy")
     if cupy.cuda.runtime.getDeviceCount() == 0:
         not_run("CuPy has no device")
     from gradscaler import Scaler, Want
 
-    values = [np.linspace(-3, 3, min(n, 100_000), dtype=np.float32) for n in GPT2]
+    values = gradients(np)
     host = [each.copy() for each in values]
     expected = Scaler(init_scale=8.0).unscale(host, want=Want.NORM)
     for stream in (cupy.cuda.Stream.null, cupy.cuda.Stream(non_blocking=True)):
@@ -569,18 +569,13 @@ def cupy():
 
 
 def jax():
-    try:
-        import jax
-        import jax.numpy as jnp
-        import numpy as np
-    except ImportError as error:
-        not_run(str(error))
+    jax, jnp, np = imported("jax", "jax.numpy", "numpy")
     device = jax.devices()[0]
     if device.platform != "gpu":
         not_run(f"JAX {jax.__version__} has no GPU here, only {device.platform}")
     from gradscaler.jax import Scaler
 
-    values = {f"p{i}": np.linspace(-3, 3, min(n, 100_000), dtype=np.float32) for i, n in enumerate(GPT2)}
+    values = {f"p{i}": each for i, each in enumerate(gradients(np))}
 
     def step(scaler, grads):
         grads, report = scaler.unscale(grads)

@@ -176,27 +176,21 @@ VECTORS static void widen(const uint16_t *restrict in, uint32_t *restrict out, u
         out[i] = in[i];
 }
 
-/* The limit of 16 bits into 32: 2 bytes are read and 4 written, without arithmetic. */
-double widen_seconds(const void *in, void *out, uint64_t n, uint64_t pairs)
-{
-    double start = seconds();
-    for (uint64_t i = 0; i < 2 * pairs; i++)
-        widen(in, out, n);
-    return seconds() - start;
-}
-
 VECTORS static void widen_bytes(const uint8_t *restrict in, uint32_t *restrict out, uint64_t n)
 {
     for (uint64_t i = 0; i < n; i++)
         out[i] = in[i];
 }
 
-/* The same of 8 bits. */
-double widen_bytes_seconds(const void *in, void *out, uint64_t n, uint64_t pairs)
+/* The limit of 1 or 2 `bytes` into 4: they are read and written, without arithmetic. */
+double widen_seconds(uint32_t bytes, const void *in, void *out, uint64_t n, uint64_t pairs)
 {
     double start = seconds();
     for (uint64_t i = 0; i < 2 * pairs; i++)
-        widen_bytes(in, out, n);
+        if (bytes == 1)
+            widen_bytes(in, out, n);
+        else
+            widen(in, out, n);
     return seconds() - start;
 }
 

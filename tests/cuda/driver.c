@@ -20,40 +20,56 @@
 /* ---- what the tests share ---- */
 
 static standin *driver;
+static gsc_context *context; /* of the tests that have one from the start */
+static gsc_error err;
 
-static gsc_status create(int32_t device, gsc_context **out, gsc_error *err)
+static gsc_status create(int32_t device, gsc_context **out)
 {
     *out = NULL;
-    memset(err, 0, sizeof *err);
+    memset(&err, 0, sizeof err);
     const gsc_cuda_options options = {GSC_CUDA_OPTIONS_SIZE, device};
-    gsc_status status = gsc_context_create_cuda(&options, out, err);
-    CHECK(err->status == status);
+    gsc_status status = gsc_context_create_cuda(&options, out, &err);
+    CHECK(err.status == status);
     CHECK((status == GSC_OK) == (*out != NULL));
+    CHECK(status == GSC_OK || (err.argument == 0 && strcmp(err.field, "device") == 0));
     return status;
+}
+
+/* No context can be had of the device, for this reason. */
+static void check_refused(int32_t device, gsc_status status, const char *words)
+{
+    gsc_context *none;
+    CHECK(create(device, &none) == status);
+    CHECK_TEXT(err.message, words);
 }
 
 static gsc_context *created(int32_t device)
 {
-    gsc_context *context;
-    gsc_error err;
-    if (create(device, &context, &err) != GSC_OK) {
+    gsc_context *made;
+    if (create(device, &made) != GSC_OK) {
         printf("no context: %s\n", err.message);
         exit(1);
     }
-    return context;
+    return made;
 }
 
 #define COUNT(kernel) +1
 enum { LAST_KERNEL = -1 GSC_FOR_CUDA_KERNELS(COUNT) };
 
-static gsc_status launch(gsc_context *context, void *stream, gsc_error *err)
+static gsc_exec exec_of(gsc_context *of, void *stream)
+{
+    gsc_exec on = GSC_EXEC_INIT;
+    on.context = of;
+    on.stream = stream;
+    return on;
+}
+
+static gsc_status launch(gsc_context *of, void *stream)
 {
     static const unsigned char parameter[1 << 15];
-    gsc_exec on = GSC_EXEC_INIT;
-    on.context = context;
-    on.stream = stream;
-    memset(err, 0, sizeof *err);
-    return gsc_cuda_launch(&on, LAST_KERNEL, 3, 32, parameter, err);
+    const gsc_exec on = exec_of(of, stream);
+    memset(&err, 0, sizeof err);
+    return gsc_cuda_launch(&on, LAST_KERNEL, 3, 32, parameter, &err);
 }
 
 static void fail_at(const char *symbol, int32_t result, int32_t good_calls)
@@ -67,92 +83,69 @@ static void check_nothing_held(void)
 {
     CHECK(driver->retained == 0);
     CHECK(driver->loaded == 0);
+    CHECK(driver->allocated == 0);
     CHECK(standin_depth() == 0);
-}
-
-/* No context can be had, and gsc_cuda_start says why. */
-static void check_unavailable(const char *words)
-{
-    gsc_context *context;
-    gsc_error err;
-    CHECK_TEXT(cuda_note(), words);
-    CHECK(create(0, &context, &err) == GSC_ERROR_UNAVAILABLE);
-    CHECK(err.argument == 0 && strcmp(err.field, "device") == 0);
-    CHECK_TEXT(err.message, cuda_note());
-    check_nothing_held();
 }
 
 /* ---- the driver ---- */
 
+typedef struct missing {
+    const char *name, *words;
+    int32_t version, devices;
+    const char *failing;
+    int32_t failure;
+} missing;
+
+static const missing missings[] = {
+    {"too old", "too old|10.2|11.0", 10020, 1, NULL, 0},
+    {"no device", "no CUDA device|CUDA_VISIBLE_DEVICES", 12040, 0, NULL, 0},
+    {"does not start", "does not start|initialization error|CUDA_ERROR_NOT_INITIALIZED|forked",
+     12040, 1, "cuInit", 3},
+    {"cannot count devices", "does not start|unspecified launch failure|CUDA_ERROR_LAUNCH_FAILED",
+     12040, 1, "cuDeviceGetCount", 719},
+    {"unknown result", "does not start|unknown error|unknown CUresult", 12040, 1, "cuInit", 12345},
+};
+static const missing *reason;
+
+static void unavailable(void)
+{
+    driver->version = reason->version;
+    driver->devices = reason->devices;
+    fail_at(reason->failing, reason->failure, 0);
+    CHECK_TEXT(cuda_note(), reason->words);
+    check_refused(0, GSC_ERROR_UNAVAILABLE, cuda_note());
+}
+
 static void available(void)
 {
     CHECK(strcmp(cuda_note(), "available") == 0);
-    gsc_context *context = created(0);
+    gsc_context *made = created(0);
     CHECK(driver->retained == 1 && driver->loaded == 1 && driver->loads == 1);
-    gsc_context_destroy(context);
+    gsc_context_destroy(made);
     check_nothing_held();
-}
-
-static void too_old(void)
-{
-    driver->version = 10020;
-    check_unavailable("too old|10.2|11.0");
-}
-
-static void no_device(void)
-{
-    driver->devices = 0;
-    check_unavailable("no CUDA device|CUDA_VISIBLE_DEVICES");
-}
-
-static void does_not_start(void)
-{
-    fail_at("cuInit", 3, 0);
-    check_unavailable("does not start|initialization error|CUDA_ERROR_NOT_INITIALIZED|forked");
-}
-
-static void cannot_count_devices(void)
-{
-    fail_at("cuDeviceGetCount", 719, 0);
-    check_unavailable("does not start|unspecified launch failure|CUDA_ERROR_LAUNCH_FAILED");
-}
-
-static void unknown_result(void)
-{
-    fail_at("cuInit", 12345, 0);
-    check_unavailable("does not start|unknown error|unknown CUresult");
 }
 
 /* ---- devices ---- */
 
 static void device_out_of_range(void)
 {
-    gsc_context *context;
-    gsc_error err;
     driver->devices = 2;
-    for (int32_t device = -1; device <= 2; device += 3) {
-        CHECK(create(device, &context, &err) == GSC_ERROR_VALUE);
-        CHECK(err.argument == 0 && strcmp(err.field, "device") == 0);
-        CHECK_TEXT(err.message, device < 0 ? "device is -1|below 2" : "device is 2|below 2");
-    }
-    check_nothing_held();
+    check_refused(-1, GSC_ERROR_VALUE, "device is -1|below 2");
+    check_refused(2, GSC_ERROR_VALUE, "device is 2|below 2");
 }
 
 static void several_devices(void)
 {
-    gsc_error err;
     driver->devices = 2;
     gsc_context *first = created(0), *second = created(1), *again = created(0);
     CHECK(driver->retained == 3 && driver->loaded == 3);
     /* The stand-in refuses a kernel of another device's context. */
-    CHECK(launch(first, NULL, &err) == GSC_OK);
-    CHECK(launch(second, NULL, &err) == GSC_OK);
-    CHECK(launch(again, NULL, &err) == GSC_OK);
+    CHECK(launch(first, NULL) == GSC_OK);
+    CHECK(launch(second, NULL) == GSC_OK);
     gsc_context_destroy(first);
-    CHECK(launch(again, NULL, &err) == GSC_OK);
+    CHECK(launch(again, NULL) == GSC_OK);
     gsc_context_destroy(second);
     gsc_context_destroy(again);
-    check_nothing_held();
 }
 
 /* Whatever fails while a context is made: a status, the driver's words, nothing held. */
@@ -162,122 +155,93 @@ static void creation_fails(void)
         "cuDeviceGet",         "cuDeviceGetAttribute", "cuDevicePrimaryCtxRetain",
         "cuCtxPushCurrent_v2", "cuModuleLoadDataEx",   "cuModuleGetFunction",
         "cuFuncLoad"};
-    gsc_context *context;
-    gsc_error err;
     for (size_t i = 0; i < sizeof symbols / sizeof *symbols; i++) {
         fail_at(symbols[i], 2, 0);
-        CHECK(create(0, &context, &err) == GSC_ERROR_MEMORY);
-        CHECK_TEXT(err.message, "device 0|could not|out of memory (CUDA_ERROR_OUT_OF_MEMORY)");
+        check_refused(0, GSC_ERROR_MEMORY,
+                      "device 0|could not|out of memory (CUDA_ERROR_OUT_OF_MEMORY)");
         fail_at(symbols[i], 719, 0);
-        CHECK(create(0, &context, &err) == GSC_ERROR_DEVICE);
-        CHECK_TEXT(err.message, "unspecified launch failure (CUDA_ERROR_LAUNCH_FAILED)");
-        CHECK(err.argument == 0 && strcmp(err.field, "device") == 0);
+        check_refused(0, GSC_ERROR_DEVICE, "unspecified launch failure (CUDA_ERROR_LAUNCH_FAILED)");
         CHECK(driver->good_calls == -1); /* asked once */
         check_nothing_held();
         check_cpu();
     }
     fail_at("cuDeviceGetAttribute", 719, 1);
-    CHECK(create(0, &context, &err) == GSC_ERROR_DEVICE);
-    CHECK_TEXT(err.message, "could not open the device");
+    check_refused(0, GSC_ERROR_DEVICE, "could not open the device");
     fail_at("cuModuleGetFunction", 719, 1); /* the second one */
-    CHECK(create(0, &context, &err) == GSC_ERROR_DEVICE);
-    CHECK_TEXT(err.message, "could not load the kernels' ");
-    check_nothing_held();
+    check_refused(0, GSC_ERROR_DEVICE, "could not load the kernels' ");
     driver->failing = NULL;
     CHECK(strcmp(cuda_note(), "available") == 0);
     gsc_context_destroy(created(0));
-    check_nothing_held();
 }
 
 static void kernels_refused(void)
 {
-    gsc_context *context;
-    gsc_error err;
     driver->devices = 2;
     CHECK(strcmp(cuda_note(), "available") == 0);
     fail_at("cuModuleLoadDataEx", 218, 0);
     driver->log = "line 7: fatal\nUnsupported .version";
-    CHECK(create(1, &context, &err) == GSC_ERROR_UNAVAILABLE);
-    CHECK_TEXT(err.message, "device 1 refused the kernels|(CUDA_ERROR_INVALID_PTX)");
-    CHECK_TEXT(err.message, "; the CUDA log has more");
+    check_refused(1, GSC_ERROR_UNAVAILABLE,
+                  "device 1 refused the kernels|(CUDA_ERROR_INVALID_PTX)|; the CUDA log has more");
     CHECK(driver->good_calls == -1); /* older PTX is for an older compiler alone */
     CHECK_TEXT(gsc_cuda_log(), "device 1|a PTX JIT compilation failed|line 7: fatal Unsupported");
     CHECK_TEXT(gsc_cuda_log(), "other devices may work");
     driver->log = NULL;
-    CHECK(create(0, &context, &err) == GSC_ERROR_UNAVAILABLE);
-    CHECK_TEXT(err.message, "device 0 refused the kernels");
+    check_refused(0, GSC_ERROR_UNAVAILABLE, "device 0 refused the kernels");
     CHECK(!strstr(err.message, "log"));
     CHECK_TEXT(gsc_cuda_log(), "device 1"); /* the first stays */
     /* A driver that compiles late. */
     fail_at("cuFuncLoad", 222, 0);
-    CHECK(create(0, &context, &err) == GSC_ERROR_UNAVAILABLE);
-    CHECK_TEXT(err.message, "device 0 refused the kernels");
-    check_nothing_held();
+    check_refused(0, GSC_ERROR_UNAVAILABLE, "device 0 refused the kernels");
 }
 
 static void device_is_too_old(void)
 {
-    gsc_context *context;
-    gsc_error err;
     driver->capability = 61;
-    CHECK(create(0, &context, &err) == GSC_ERROR_UNAVAILABLE);
-    CHECK_TEXT(err.message, "device 0 has compute capability 6.1: 7.0 is needed");
-    check_nothing_held();
+    check_refused(0, GSC_ERROR_UNAVAILABLE, "device 0 has compute capability 6.1: 7.0 is needed");
 }
 
 /* A driver whose compiler is of an older one: it takes what that takes. */
 static void compiler_is_older(void)
 {
     driver->compiler = 12000;
-    gsc_context *context = created(0);
-    gsc_exec on = GSC_EXEC_INIT;
-    on.context = context;
+    const gsc_exec on = exec_of(created(0), NULL);
     CHECK(gsc_cuda_has(&on, GSC_CUDA_chunks));
     CHECK(!gsc_cuda_has(&on, GSC_CUDA_many));
-    gsc_context_destroy(context);
-    check_nothing_held();
+    gsc_context_destroy(on.context);
 }
 
 static void current_context_stays(void)
 {
     void *mine, *popped;
-    gsc_error err;
     driver->devices = 2;
     CHECK(strcmp(cuda_note(), "available") == 0);
     CHECK(cuDevicePrimaryCtxRetain(&mine, 1) == 0 && cuCtxPushCurrent_v2(mine) == 0);
-    gsc_context *context = created(0);
+    gsc_context *made = created(0);
     CHECK(standin_current() == mine && standin_depth() == 1);
-    CHECK(launch(context, NULL, &err) == GSC_OK);
+    CHECK(launch(made, NULL) == GSC_OK);
     CHECK(standin_current() == mine && standin_depth() == 1);
     fail_at("cuLaunchKernel", 719, 0);
-    CHECK(launch(context, NULL, &err) == GSC_ERROR_DEVICE);
+    CHECK(launch(made, NULL) == GSC_ERROR_DEVICE);
     CHECK(standin_current() == mine && standin_depth() == 1);
-    gsc_context_destroy(context);
+    gsc_context_destroy(made);
     CHECK(standin_current() == mine && standin_depth() == 1);
     CHECK(cuCtxPopCurrent_v2(&popped) == 0 && cuDevicePrimaryCtxRelease_v2(1) == 0);
-    check_nothing_held();
 }
 
 /* ---- launches ---- */
 
 static void launch_is_as_asked(void)
 {
-    gsc_error err;
     void *stream;
-    gsc_context *context = created(0);
     int loads = driver->loads;
     CHECK(cuStreamCreate(&stream, 0) == 0);
-    gsc_exec on = GSC_EXEC_INIT;
-    on.context = context;
-    on.stream = stream;
+    const gsc_exec on = exec_of(context, stream);
     CHECK(gsc_exec_wait(&on, &err) == GSC_OK);
-    CHECK(launch(context, stream, &err) == GSC_OK);
+    CHECK(launch(context, stream) == GSC_OK);
     CHECK(driver->launches == 1 && driver->blocks == 3 && driver->threads == 32);
     CHECK(driver->stream == stream);
     CHECK(driver->loads == loads && driver->copies == 0);
     CHECK(cuStreamDestroy_v2(stream) == 0);
-    gsc_context_destroy(context);
-    check_nothing_held();
 }
 
 /* A list of 1,500 tensors; returns its launches. */
@@ -285,19 +249,16 @@ static int launches(int32_t version)
 {
     enum { TENSORS = 1500 };
     static double data;
-    gsc_error err;
-    gsc_exec on = GSC_EXEC_INIT;
     gsc_tensor tensors[TENSORS];
     driver->version = version;
-    gsc_context *context = on.context = created(0);
+    gsc_exec on = exec_of(created(0), NULL);
     for (int i = 0; i < TENSORS; i++)
         tensors[i] = (gsc_tensor){.data = &data, .count = 1, .dtype = GSC_F64};
     CHECK(gsc_workspace_size(&on, tensors, TENSORS, NULL, &on.workspace_size, &err) == GSC_OK);
     CHECK((on.workspace = calloc(1, on.workspace_size)));
     CHECK(gsc_scale(&on, NULL, tensors, tensors, TENSORS, NULL, NULL, &err) == GSC_OK);
     free(on.workspace);
-    gsc_context_destroy(context);
-    check_nothing_held();
+    gsc_context_destroy(on.context);
     return driver->launches;
 }
 
@@ -326,80 +287,72 @@ static void launch_fails(void)
         {901, GSC_ERROR_DEVICE, "capture again (CUDA_ERROR_STREAM_CAPTURE_INVALIDATED)"},
         {906, GSC_ERROR_DEVICE, "legacy stream while another is captured: pass that one"},
     };
-    gsc_error err;
-    gsc_context *context = created(0);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         fail_at("cuLaunchKernel", rows[i].result, 0);
-        CHECK(launch(context, NULL, &err) == rows[i].status);
+        CHECK(launch(context, NULL) == rows[i].status);
         CHECK_TEXT(err.message, "CUDA device 0: the driver could not launch the kernel ");
         CHECK_TEXT(err.message, rows[i].words);
         CHECK(strcmp(err.name, "exec") == 0 && standin_depth() == 0);
     }
     fail_at("cuCtxPushCurrent_v2", 201, 0);
-    CHECK(launch(context, NULL, &err) == GSC_ERROR_DEVICE);
+    CHECK(launch(context, NULL) == GSC_ERROR_DEVICE);
     CHECK_TEXT(err.message, "enter its context|make the context anew|CUDA_ERROR_INVALID_CONTEXT");
     driver->failing = NULL;
-    CHECK(launch(context, NULL, &err) == GSC_OK);
-    check_cpu();
-    gsc_context_destroy(context);
-    check_nothing_held();
+    CHECK(launch(context, NULL) == GSC_OK);
+}
+
+static void end_capture(void *stream, uint64_t wanted_nodes)
+{
+    void *graph = NULL;
+    uint64_t nodes = 0;
+    CHECK(cuStreamEndCapture(stream, &graph) == 0);
+    CHECK(cuGraphGetNodes(graph, NULL, &nodes) == 0 && nodes == wanted_nodes);
+    CHECK(cuGraphDestroy(graph) == 0);
 }
 
 static void capture(void)
 {
-    gsc_error err;
     void *stream, *independent, *graph = NULL;
-    uint64_t nodes = 0;
     int32_t mode = 0;
-    gsc_context *context = created(0), *late;
+    gsc_context *late;
+    const gsc_exec legacy = exec_of(context, NULL);
     CHECK(cuStreamCreate(&stream, 0) == 0);
+    CHECK(cuStreamCreate(&independent, 1) == 0);
     CHECK(cuStreamBeginCapture_v2(stream, 0) == 0);
-    CHECK(launch(context, stream, &err) == GSC_OK);
-    CHECK(launch(context, stream, &err) == GSC_OK);
-    CHECK(cuStreamEndCapture(stream, &graph) == 0);
-    CHECK(cuGraphGetNodes(graph, NULL, &nodes) == 0 && nodes == 2);
-    CHECK(cuGraphDestroy(graph) == 0);
-
-    CHECK(cuStreamBeginCapture_v2(stream, 0) == 0);
-    CHECK(launch(context, NULL, &err) == GSC_ERROR_DEVICE);
+    CHECK(launch(context, stream) == GSC_OK);
+    CHECK(launch(context, stream) == GSC_OK);
+    CHECK(launch(context, NULL) == GSC_ERROR_DEVICE);
     CHECK_TEXT(err.message, "CUDA_ERROR_STREAM_CAPTURE_IMPLICIT");
-    CHECK(cuStreamEndCapture(stream, &graph) == 0 && cuGraphDestroy(graph) == 0);
+    end_capture(stream, 2);
 
     /* The legacy stream does not depend on a non-blocking one, captured or not. */
-    gsc_exec legacy = GSC_EXEC_INIT;
-    legacy.context = context;
-    CHECK(cuStreamCreate(&independent, 1) == 0);
     CHECK(cuStreamBeginCapture_v2(independent, 0) == 0);
-    CHECK(launch(context, NULL, &err) == GSC_OK && gsc_exec_wait(&legacy, &err) == GSC_OK);
-    CHECK(cuStreamEndCapture(independent, &graph) == 0 && cuGraphDestroy(graph) == 0);
+    CHECK(launch(context, NULL) == GSC_OK && gsc_exec_wait(&legacy, &err) == GSC_OK);
+    end_capture(independent, 0);
     CHECK(cuStreamDestroy_v2(independent) == 0);
 
     /* Loading and unloading leave a capture alone, and the thread as it was. */
     CHECK(cuStreamBeginCapture_v2(stream, 0) == 0);
     gsc_context_destroy(created(0));
     CHECK(driver->retained == 1 && driver->loaded == 1);
-    CHECK(launch(context, stream, &err) == GSC_OK);
+    CHECK(launch(context, stream) == GSC_OK);
     CHECK(cuThreadExchangeStreamCaptureMode(&mode) == 0 && mode == 0);
-    CHECK(cuStreamEndCapture(stream, &graph) == 0 && cuGraphDestroy(graph) == 0);
+    end_capture(stream, 1);
 
     CHECK(cuStreamBeginCapture_v2(stream, 0) == 0);
     fail_at("cuThreadExchangeStreamCaptureMode", 1, 0);
-    CHECK(create(0, &late, &err) == GSC_ERROR_DEVICE);
+    CHECK(create(0, &late) == GSC_ERROR_DEVICE);
     CHECK_TEXT(err.message, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED|do it before");
     driver->failing = NULL;
     CHECK(cuStreamEndCapture(stream, &graph) == 901); /* which the creation broke, as it would */
     CHECK(driver->retained == 1 && driver->loaded == 1);
     CHECK(cuStreamDestroy_v2(stream) == 0);
-    gsc_context_destroy(context);
-    check_nothing_held();
 }
 
 /* ---- memory ---- */
 
 static void memory_kinds(void)
 {
-    gsc_error err;
-    gsc_context *context = created(0);
     for (uint32_t kind = GSC_MEMORY_DEVICE; kind <= GSC_MEMORY_HOST; kind++) {
         void *memory = NULL;
         CHECK(gsc_memory_create(context, kind, 1000, &memory, &err) == GSC_OK && memory);
@@ -408,72 +361,60 @@ static void memory_kinds(void)
         CHECK(driver->allocated == 0 && standin_depth() == 0);
     }
     gsc_memory_destroy(context, NULL);
-    gsc_context_destroy(context);
-    check_nothing_held();
 }
 
 static void memory_fails(void)
 {
-    static const struct {
-        uint32_t kind;
-        const char *symbol;
-    } rows[] = {{GSC_MEMORY_DEVICE, "cuMemAlloc_v2"}, {GSC_MEMORY_HOST, "cuMemHostAlloc"}};
-    gsc_error err;
-    gsc_context *context = created(0);
-    for (int i = 0; i < 2; i++) {
+    static const char *const symbols[] = {"cuMemAlloc_v2", "cuMemHostAlloc"}; /* by kind */
+    for (uint32_t kind = GSC_MEMORY_DEVICE; kind <= GSC_MEMORY_HOST; kind++) {
         void *memory = &err;
-        fail_at(rows[i].symbol, 2, 0);
-        CHECK(gsc_memory_create(context, rows[i].kind, 1000, &memory, &err) == GSC_ERROR_MEMORY);
+        fail_at(symbols[kind], 2, 0);
+        CHECK(gsc_memory_create(context, kind, 1000, &memory, &err) == GSC_ERROR_MEMORY);
         CHECK_TEXT(err.message, "could not allocate 1000 bytes|out of memory");
-        fail_at(rows[i].symbol, 700, 0);
-        CHECK(gsc_memory_create(context, rows[i].kind, 1000, &memory, &err) == GSC_ERROR_DEVICE);
+        fail_at(symbols[kind], 700, 0);
+        CHECK(gsc_memory_create(context, kind, 1000, &memory, &err) == GSC_ERROR_DEVICE);
         CHECK(strcmp(err.name, "context") == 0 && err.argument == 0);
         CHECK(memory == &err && driver->allocated == 0 && standin_depth() == 0);
     }
-    driver->failing = NULL;
-    gsc_context_destroy(context);
-    check_nothing_held();
 }
 
 static void copy_and_wait_fail(void)
 {
+    static const struct {
+        const char *symbol;
+        int32_t result;
+        const char *words;
+    } rows[] = {
+        {"cuStreamSynchronize", 700, "could not wait for the stream|start the process anew"},
+        {"cuStreamIsCapturing", 719, ""},
+        {"cuThreadExchangeStreamCaptureMode", 719, ""},
+        {"cuCtxPushCurrent_v2", 201, "make the context anew"},
+    };
     char from[8] = "gradient", to[8] = "";
-    gsc_error err;
-    gsc_exec on = GSC_EXEC_INIT;
-    gsc_context *context = on.context = created(0);
+    const gsc_exec on = exec_of(context, NULL);
     CHECK(gsc_memory_copy(&on, to, from, 8, &err) == GSC_OK && memcmp(to, from, 8) == 0);
     CHECK(gsc_exec_wait(&on, &err) == GSC_OK);
     fail_at("cuMemcpyAsync", 400, 0);
     CHECK(gsc_memory_copy(&on, to, from, 8, &err) == GSC_ERROR_DEVICE);
     CHECK_TEXT(err.message, "could not copy memory|is exec.stream of this device");
     CHECK(gsc_memory_copy(&on, to, from, 0, &err) == GSC_OK); /* which asks no driver */
-    fail_at("cuStreamSynchronize", 700, 0);
-    CHECK(gsc_exec_wait(&on, &err) == GSC_ERROR_DEVICE);
-    CHECK_TEXT(err.message, "could not wait for the stream|start the process anew");
-    fail_at("cuStreamIsCapturing", 719, 0);
-    CHECK(gsc_exec_wait(&on, &err) == GSC_ERROR_DEVICE);
-    fail_at("cuThreadExchangeStreamCaptureMode", 719, 0);
-    CHECK(gsc_exec_wait(&on, &err) == GSC_ERROR_DEVICE);
-    fail_at("cuCtxPushCurrent_v2", 201, 0);
-    CHECK(gsc_exec_wait(&on, &err) == GSC_ERROR_DEVICE);
-    CHECK_TEXT(err.message, "make the context anew");
-    CHECK(standin_depth() == 0);
-    driver->failing = NULL;
-    gsc_context_destroy(context);
-    check_nothing_held();
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        fail_at(rows[i].symbol, rows[i].result, 0);
+        CHECK(gsc_exec_wait(&on, &err) == GSC_ERROR_DEVICE);
+        CHECK_TEXT(err.message, rows[i].words);
+        CHECK(standin_depth() == 0);
+    }
 }
 
 /* A capture neither forbids memory nor is broken by it, nor by a wait; copies are part of it. */
 static void memory_while_captured(void)
 {
     char from[8] = "gradient", to[8] = "";
-    void *graph = NULL, *executable, *memory;
+    void *graph = NULL, *executable, *memory, *stream;
     int32_t mode = 0;
-    gsc_error err;
-    gsc_exec on = GSC_EXEC_INIT, legacy = GSC_EXEC_INIT;
-    gsc_context *context = on.context = legacy.context = created(0);
-    CHECK(cuStreamCreate(&on.stream, 0) == 0);
-    CHECK(cuStreamBeginCapture_v2(on.stream, 0) == 0);
+    CHECK(cuStreamCreate(&stream, 0) == 0);
+    const gsc_exec on = exec_of(context, stream), legacy = exec_of(context, NULL);
+    CHECK(cuStreamBeginCapture_v2(stream, 0) == 0);
     for (uint32_t kind = GSC_MEMORY_DEVICE; kind <= GSC_MEMORY_HOST; kind++) {
         CHECK(gsc_memory_create(context, kind, 64, &memory, &err) == GSC_OK);
         gsc_memory_destroy(context, memory);
@@ -488,118 +429,117 @@ static void memory_while_captured(void)
         CHECK_TEXT(err.message, "exec.stream is being captured");
     }
     CHECK(cuThreadExchangeStreamCaptureMode(&mode) == 0 && mode == 0);
-    CHECK(cuStreamEndCapture(on.stream, &graph) == 0);
+    CHECK(cuStreamEndCapture(stream, &graph) == 0);
     CHECK(cuGraphInstantiateWithFlags(&executable, graph, 0) == 0);
-    CHECK(cuGraphLaunch(executable, on.stream) == 0 && memcmp(to, from, 8) == 0);
+    CHECK(cuGraphLaunch(executable, stream) == 0 && memcmp(to, from, 8) == 0);
     CHECK(cuGraphDestroy(graph) == 0 && cuGraphExecDestroy(executable) == 0);
     CHECK(gsc_exec_wait(&on, &err) == GSC_OK);
-    CHECK(cuStreamDestroy_v2(on.stream) == 0);
-    gsc_context_destroy(context);
-    check_nothing_held();
+    CHECK(cuStreamDestroy_v2(stream) == 0);
 }
 
 /* ---- fork ---- */
 
-static int status_of(pid_t child)
+/* Runs a test in a process of its own; returns whether it passed. */
+static bool passes(void (*run)(void))
 {
     int status;
-    return waitpid(child, &status, 0) == child && WIFEXITED(status) ? WEXITSTATUS(status) : 99;
+    fflush(stdout);
+    const pid_t child = fork();
+    if (child == 0) {
+        check_failures = 0;
+        run();
+        check_cpu();
+        exit(check_failures > 0);
+    }
+    return waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+static void *memory_before;
+
+static void in_a_child(void)
+{
+    void *other = NULL;
+    const gsc_exec on = exec_of(context, NULL);
+    CHECK(gsc_exec_wait(&on, &err) == GSC_ERROR_DEVICE);
+    CHECK(err.argument == 0 && strcmp(err.name, "exec") == 0);
+    CHECK(strcmp(err.field, "context") == 0);
+    CHECK_TEXT(err.message, "before this process was forked");
+    CHECK_TEXT(cuda_note(), "forked after CUDA was used");
+    check_refused(0, GSC_ERROR_UNAVAILABLE, "forked after CUDA was used");
+    CHECK(gsc_memory_create(context, GSC_MEMORY_DEVICE, 8, &other, &err) == GSC_ERROR_DEVICE);
+    CHECK(strcmp(err.name, "context") == 0 && !other);
+    gsc_memory_destroy(context, memory_before);
+    gsc_context_destroy(context);
+    CHECK(driver->after_fork == 0 && driver->allocated == 1);
 }
 
 static void forked(void)
 {
-    gsc_error err;
-    gsc_context *context = created(0);
-    void *memory, *other = NULL;
-    CHECK(gsc_memory_create(context, GSC_MEMORY_DEVICE, 8, &memory, &err) == GSC_OK);
-    fflush(stdout);
-    pid_t child = fork();
-    if (child == 0) {
-        gsc_exec on = GSC_EXEC_INIT;
-        gsc_context *own;
-        on.context = context;
-        CHECK(gsc_exec_wait(&on, &err) == GSC_ERROR_DEVICE);
-        CHECK(err.argument == 0 && strcmp(err.name, "exec") == 0);
-        CHECK(strcmp(err.field, "context") == 0);
-        CHECK_TEXT(err.message, "before this process was forked");
-        CHECK_TEXT(cuda_note(), "forked after CUDA was used");
-        CHECK(create(0, &own, &err) == GSC_ERROR_UNAVAILABLE);
-        CHECK_TEXT(err.message, "forked after CUDA was used");
-        CHECK(gsc_memory_create(context, GSC_MEMORY_DEVICE, 8, &other, &err) == GSC_ERROR_DEVICE);
-        CHECK(strcmp(err.name, "context") == 0 && !other);
-        check_cpu();
-        gsc_memory_destroy(context, memory);
-        gsc_context_destroy(context);
-        CHECK(driver->after_fork == 0 && driver->allocated == 1);
-        exit(check_failures > 0);
-    }
-    CHECK(status_of(child) == 0);
-    CHECK(launch(context, NULL, &err) == GSC_OK);
-    gsc_memory_destroy(context, memory);
-    CHECK(driver->allocated == 0);
-    gsc_context_destroy(context);
-    check_nothing_held();
+    CHECK(gsc_memory_create(context, GSC_MEMORY_DEVICE, 8, &memory_before, &err) == GSC_OK);
+    CHECK(passes(in_a_child));
+    CHECK(launch(context, NULL) == GSC_OK);
+    gsc_memory_destroy(context, memory_before);
 }
 
 /* A process that forks first has CUDA in the child. */
 static void forked_before(void)
 {
-    fflush(stdout);
-    pid_t child = fork();
-    if (child == 0) {
-        available();
-        exit(check_failures > 0);
-    }
-    CHECK(status_of(child) == 0);
+    CHECK(passes(available));
     available();
+}
+
+static void (*wanted)(void);
+
+static void without_context(void)
+{
+    wanted();
+    check_nothing_held();
+}
+
+static void with_context(void)
+{
+    context = created(0);
+    wanted();
+    driver->failing = NULL;
+    gsc_context_destroy(context);
+    check_nothing_held();
+}
+
+static void test(const char *name, void (*how)(void), void (*run)(void))
+{
+    wanted = run;
+    const bool passed = passes(how);
+    printf("%-24s %s\n", name, passed ? "ok" : "FAILED");
+    check_failures += !passed;
 }
 
 int main(void)
 {
-    static const struct {
-        const char *name;
-        void (*run)(void);
-    } tests[] = {
-#define TEST(name) {#name, name}
-        TEST(available),
-        TEST(too_old),
-        TEST(no_device),
-        TEST(does_not_start),
-        TEST(unknown_result),
-        TEST(cannot_count_devices),
-        TEST(device_out_of_range),
-        TEST(several_devices),
-        TEST(creation_fails),
-        TEST(kernels_refused),
-        TEST(device_is_too_old),
-        TEST(compiler_is_older),
-        TEST(launch_is_as_asked),
-        TEST(small_parameters),
-        TEST(large_parameters),
-        TEST(current_context_stays),
-        TEST(launch_fails),
-        TEST(capture),
-        TEST(memory_kinds),
-        TEST(memory_fails),
-        TEST(copy_and_wait_fail),
-        TEST(memory_while_captured),
-        TEST(forked),
-        TEST(forked_before),
-#undef TEST
-    };
     driver = standin_state();
-    for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {
-        fflush(stdout);
-        pid_t child = fork();
-        if (child == 0) {
-            check_failures = 0;
-            tests[i].run();
-            check_cpu();
-            exit(check_failures > 0);
-        }
-        int status = status_of(child);
-        printf("%-24s %s\n", tests[i].name, status == 0 ? "ok" : "FAILED");
-        check_failures += status != 0;
+    for (size_t i = 0; i < sizeof missings / sizeof *missings; i++) {
+        reason = &missings[i];
+        test(reason->name, without_context, unavailable);
     }
+#define WITHOUT(name) test(#name, without_context, name)
+    WITHOUT(available);
+    WITHOUT(device_out_of_range);
+    WITHOUT(several_devices);
+    WITHOUT(creation_fails);
+    WITHOUT(kernels_refused);
+    WITHOUT(device_is_too_old);
+    WITHOUT(compiler_is_older);
+    WITHOUT(small_parameters);
+    WITHOUT(large_parameters);
+    WITHOUT(current_context_stays);
+    WITHOUT(forked_before);
+#define WITH(name) test(#name, with_context, name)
+    WITH(launch_is_as_asked);
+    WITH(launch_fails);
+    WITH(capture);
+    WITH(memory_kinds);
+    WITH(memory_fails);
+    WITH(copy_and_wait_fail);
+    WITH(memory_while_captured);
+    WITH(forked);
     return check_failures > 0;
 }

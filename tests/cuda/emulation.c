@@ -7,15 +7,9 @@
 
 #include "cuda/driver.h"
 
-static struct {
-    uint64_t launches, memory_size;
-    unsigned char *memory;
-    uint32_t block, blocks, threads, step;
-    enum emulated_order block_order, thread_order;
-    bool many;
-} device = {.step = 1};
-
-uint64_t emulated_start = 0, emulated_end = UINT64_MAX;
+struct emulated emulated = {.end = UINT64_MAX};
+static unsigned char *memory;
+static uint64_t memory_size;
 
 /* Number k of n in an order; a shuffled one takes steps that have no factor in common with n. */
 static uint32_t ordered(enum emulated_order order, uint32_t k, uint32_t n)
@@ -33,60 +27,35 @@ static uint32_t ordered(enum emulated_order order, uint32_t k, uint32_t n)
             break;
         stride++;
     }
-    return (uint32_t)((k * stride + device.launches) % n);
-}
-
-void emulated_run(enum emulated_order blocks, enum emulated_order threads)
-{
-    device.block_order = blocks;
-    device.thread_order = threads;
-}
-
-void emulated_takes_many(bool many)
-{
-    device.many = many;
-}
-
-uint64_t emulated_launches(void)
-{
-    return device.launches;
+    return (uint32_t)((k * stride + emulated.launches) % n);
 }
 
 enum { BEYOND = 1 << 16 }; /* bytes after the memory, which fault, too */
 
 unsigned char *emulated_memory(uint64_t size)
 {
-    if (device.memory)
-        munmap(device.memory, device.memory_size + BEYOND);
-    void *memory = mmap(NULL, size + BEYOND, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED)
+    if (memory)
+        munmap(memory, memory_size + BEYOND);
+    void *made = mmap(NULL, size + BEYOND, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (made == MAP_FAILED)
         return NULL;
-    device.memory = memory;
-    device.memory_size = size;
-    emulated_start = (uint64_t)(uintptr_t)memory;
-    emulated_end = emulated_start + size;
+    memory = made;
+    memory_size = size;
+    emulated.start = (uint64_t)(uintptr_t)made;
+    emulated.end = emulated.start + size;
     emulated_reach(true);
     return memory;
 }
 
 void emulated_reach(bool reached)
 {
-    mprotect(device.memory, device.memory_size, reached ? PROT_READ | PROT_WRITE : PROT_NONE);
-}
-
-uint32_t block_index(void)
-{
-    return device.block;
-}
-
-uint32_t emulated_threads(void)
-{
-    return device.threads;
+    mprotect(memory, memory_size, reached ? PROT_READ | PROT_WRITE : PROT_NONE);
 }
 
 uint32_t emulated_thread(uint32_t k)
 {
-    return k < device.threads ? ordered(device.thread_order, k, device.threads) : 0;
+    const uint32_t n = emulated.thread_count;
+    return k < n ? ordered(emulated.threads, k, n) : 0;
 }
 
 const char *gsc_cuda_missing(void)
@@ -102,7 +71,7 @@ const char *gsc_cuda_refusal(void)
 gsc_status gsc_cuda_open(int32_t number, gsc_cuda **out, gsc_error *err)
 {
     (void)number, (void)err;
-    *out = (gsc_cuda *)(void *)&device;
+    *out = (gsc_cuda *)(void *)&emulated;
     return GSC_OK;
 }
 
@@ -120,7 +89,7 @@ gsc_status gsc_cuda_check(const gsc_exec *on, gsc_error *err)
 bool gsc_cuda_has(const gsc_exec *on, int kernel)
 {
     (void)on;
-    return kernel != GSC_CUDA_many || device.many;
+    return kernel != GSC_CUDA_many || emulated.takes_many;
 }
 
 /* Memory is the stand-in's, and here that of a test. */
@@ -154,10 +123,10 @@ gsc_status gsc_cuda_launch(const gsc_exec *on, int kernel, uint32_t blocks, uint
 {
     (void)on, (void)err;
     emulated_reach(true);
-    device.launches++;
-    device.threads = threads;
+    emulated.launches++;
+    emulated.thread_count = threads;
     for (uint32_t k = 0; k < blocks; k++) {
-        device.block = ordered(device.block_order, k, blocks);
+        emulated.block = ordered(emulated.blocks, k, blocks);
         switch (kernel) {
 #define RUN(name)                                                                                  \
     case GSC_CUDA_##name:                                                                          \

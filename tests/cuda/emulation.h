@@ -15,22 +15,22 @@
 
 enum emulated_order { EMULATED_FORWARD, EMULATED_BACKWARD, EMULATED_SHUFFLED };
 
-/* The next launches run so. */
-void emulated_run(enum emulated_order blocks, enum emulated_order threads);
-/* Whether the next launches may have 32 KiB of parameters. */
-void emulated_takes_many(bool many);
-/* Launches since the start. */
-uint64_t emulated_launches(void);
+/* The device: what a test sets for the next launches, and what it is doing. */
+extern struct emulated {
+    enum emulated_order blocks, threads;
+    bool takes_many;     /* 32 KiB of parameters */
+    uint64_t start, end; /* of its memory; anywhere as long as none was made */
+    uint64_t launches;   /* so far */
+    uint32_t block, thread_count;
+} emulated;
+
 /* The device's memory, new at each call, and whether the host reaches it, as a test does. */
 unsigned char *emulated_memory(uint64_t size);
 void emulated_reach(bool reached);
-/* Where it is; anywhere as long as there was no such call. */
-extern uint64_t emulated_start, emulated_end;
 
 /* ---- what a kernel sees ---- */
 
-uint32_t block_index(void);
-uint32_t emulated_threads(void);
+/* The thread that is number k of a block to go on. */
 uint32_t emulated_thread(uint32_t k);
 
 #define KERNEL(name)  void emulated_##name(const gsc_cuda_##name##_parameter p)

@@ -2,15 +2,11 @@
 // A CUDA device, emulated, gives the bits of the CPU: all public functions that take a gsc_exec.
 #include "support.hpp"
 
-#include <array>
-
 extern "C" {
 #include "emulation.h"
 }
 
 namespace {
-
-constexpr uint32_t all_wants = GSC_WANT_NORM | GSC_WANT_AMAX | GSC_WANT_UNDERFLOW;
 
 /* The device, and memory on it that the host reaches through this alone. */
 struct Device {
@@ -41,7 +37,7 @@ struct Device {
         if (last) {
             size = (size - bytes - offset) / 256 * 256;
             at = memory + size + offset;
-            emulated_end = reinterpret_cast<uintptr_t>(at + bytes);
+            emulated.end = reinterpret_cast<uintptr_t>(at + bytes);
         } else {
             used += (bytes + offset + 255) / 256 * 256;
         }
@@ -158,13 +154,6 @@ Bytes numbers(Random &random, Kind kind, uint32_t dtype, uint64_t count)
     return bytes;
 }
 
-/* Where two runs of bytes differ; -1: nowhere. */
-int64_t difference(const Bytes &a, const Bytes &b)
-{
-    const auto at = std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first;
-    return at == a.end() && a.size() == b.size() ? -1 : at - a.begin();
-}
-
 struct Shape {
     uint32_t in, out;
     uint64_t count;
@@ -228,41 +217,30 @@ void compare(Random &random, Call call, const std::vector<Shape> &shapes)
         on_device.options.histogram = histogram_there;
     }
     d.reserve(device_in, &on_device.options);
-    emulated_run(static_cast<emulated_order>(random.next() % 3),
-                 static_cast<emulated_order>(random.next() % 3));
+    emulated.blocks = static_cast<emulated_order>(random.next() % 3);
+    emulated.threads = static_cast<emulated_order>(random.next() % 3);
     const bool many = random.next() % 2;
-    emulated_takes_many(many);
+    emulated.takes_many = many;
     gsc_error err;
-    const uint64_t before = emulated_launches();
+    const uint64_t before = emulated.launches;
     REQUIRE(run(nullptr, call, in, out, call.reports ? &reports[n] : nullptr, &err) == GSC_OK);
     const gsc_status status = run(&d.on, on_device, device_in, device_out,
                                   call.reports ? reports_there + n : nullptr, &err);
     if (status != GSC_OK)
         FAIL(err.message);
     const uint64_t passes = call.operation == ACCUMULATE ? 2 : 1, a_launch = many ? 1356 : 162;
-    CHECK(emulated_launches() - before <= 2 + passes + (n + a_launch - 1) / a_launch);
+    CHECK(emulated.launches - before <= 2 + passes + (n + a_launch - 1) / a_launch);
 
-    std::ostringstream text;
-    text << "operation " << call.operation << " want " << call.options.want << " scale "
-         << (call.factor ? call.factor->scale : 0) << " clamp " << call.options.clamp << " policy "
-         << (call.options.policy != nullptr) << " tensors " << n << " first: " << shapes[0].in
-         << " to " << shapes[0].out << " count " << shapes[0].count << " in place "
-         << shapes[0].in_place << " offsets " << shapes[0].in_offset << " " << shapes[0].out_offset;
-    INFO(text.str());
-    const Bytes got = d.read(reports_there, (n + 1) * sizeof garbage);
+    INFO("operation " << call.operation << " want " << call.options.want << " scale "
+                      << (call.factor ? call.factor->scale : 0) << " clamp " << call.options.clamp
+                      << " policy " << (call.options.policy != nullptr) << " tensors " << n);
     for (uint64_t i = 0; i <= n; i++) {
-        uint64_t words[2][sizeof garbage / 8];
-        std::memcpy(words[0], &reports[i], sizeof garbage);
-        std::memcpy(words[1], &got[i * sizeof garbage], sizeof garbage);
-        for (uint64_t k = 0; k < sizeof garbage / 8; k++)
-            if (words[0][k] != words[1][k]) {
-                INFO("word " << k << " of report " << i);
-                CHECK(hex(words[1][k]) == hex(words[0][k]));
-            }
+        INFO("report " << i);
+        CHECK(same(d.get(reports_there + i), reports[i]));
     }
-    CHECK(
-        same(d.get(reinterpret_cast<std::array<int64_t, GSC_HISTOGRAM_LENGTH> *>(histogram_there)),
-             *reinterpret_cast<std::array<int64_t, GSC_HISTOGRAM_LENGTH> *>(histogram.data())));
+    const auto *const words = reinterpret_cast<const unsigned char *>(histogram.data());
+    const Bytes counted(words, words + histogram.size() * sizeof histogram[0]);
+    CHECK((d.read(histogram_there, counted.size()) == counted));
     if (call.options.per_tensor && call.reports) { // the report of all is that of each, merged
         gsc_report *merged = d.put(garbage);
         REQUIRE(gsc_report_merge(&d.on, reports_there, n, GSC_MERGE_SHARDS, call.options.policy,
@@ -273,10 +251,11 @@ void compare(Random &random, Call call, const std::vector<Shape> &shapes)
     }
     for (uint64_t i = 0; i < shapes.size(); i++) {
         INFO("tensor " << i << ": " << shapes[i].in << " to " << shapes[i].out << " count "
-                       << shapes[i].count << " in place " << shapes[i].in_place);
-        CHECK(difference(d.read(device_in[i].data, in_data[i].size()), in_data[i]) == -1);
+                       << shapes[i].count << " in place " << shapes[i].in_place << " offsets "
+                       << shapes[i].in_offset << " " << shapes[i].out_offset);
+        CHECK((d.read(device_in[i].data, in_data[i].size()) == in_data[i]));
         if (!shapes[i].in_place)
-            CHECK(difference(d.read(device_out[i].data, out_data[i].size()), out_data[i]) == -1);
+            CHECK((d.read(device_out[i].data, out_data[i].size()) == out_data[i]));
     }
 }
 
@@ -319,7 +298,7 @@ Call any_call(Random &random, Operation operation, const gsc_factor *factor)
     Call call = {operation, random.next() % 8 ? factor : nullptr, GSC_TENSOR_OPTIONS_INIT, false};
     call.reports = operation == ::CHECK || operation == ACCUMULATE || random.next() % 4;
     call.options.want = random.next() % 2 ? GSC_WANT_NORM | GSC_WANT_AMAX
-                                          : static_cast<uint32_t>(random.next()) & all_wants;
+                                          : static_cast<uint32_t>(random.next()) & want_all;
     call.options.policy = random.next() % 3 ? nullptr : norm_policy();
     call.options.clamp = may_clamp && random.next() % 3 == 0 ? clamps[random.next() % 5] : 0;
     call.options.per_tensor = random.next() % 2 ? &wanted : nullptr;
@@ -332,8 +311,7 @@ Call any_call(Random &random, Operation operation, const gsc_factor *factor)
 TEST_CASE("an emulated device gives the bits of the CPU: every operation, pair and size")
 {
     Random random = {1};
-    const uint64_t counts[] = {0,   1,    2,    3,    5,     63,    64,   65,
-                               300, 4095, 4096, 4097, 65535, 65536, 65537};
+    const uint64_t counts[] = {0, 1, 3, 5, 63, 64, 65, 300, 4095, 4096, 4097, 65536, 65537};
     for (int operation = SCALE; operation <= ACCUMULATE; operation++)
         for (uint32_t in = 1; gsc_dtype_size(in); in++)
             for (uint32_t out = 1; gsc_dtype_size(out); out++) {
@@ -378,8 +356,8 @@ TEST_CASE(
 TEST_CASE("lists of many tensors, of mixed dtypes and sizes, and of several chunks")
 {
     Random random = {2};
-    for (int round = 0; round < 264; round++) {
-        const bool small = round >= 64;
+    for (int round = 0; round < 160; round++) {
+        const bool small = round >= 60;
         const auto operation = static_cast<Operation>(random.next() % 4);
         const uint64_t half = static_cast<uint64_t>(round) / 2;
         const uint64_t tensors = round < 8    ? 169 + half
@@ -402,20 +380,15 @@ TEST_CASE("lists of many tensors, of mixed dtypes and sizes, and of several chun
 TEST_CASE("an empty list")
 {
     gsc_report report = measured;
-    gsc_tensor_options options = GSC_TENSOR_OPTIONS_INIT;
-    options.want = all_wants;
+    const gsc_tensor_options options = wanting(want_all);
     Device d;
-    gsc_report *on_device = d.put(report);
+    gsc_report *on_device = d.put(gsc_report{});
     d.reserve({});
-    REQUIRE(gsc_measure(nullptr, nullptr, nullptr, 0, &options, &report, nullptr) == GSC_OK);
     REQUIRE(gsc_measure(&d.on, nullptr, nullptr, 0, &options, on_device, nullptr) == GSC_OK);
     CHECK(same(d.get(on_device), report));
-    REQUIRE(gsc_report_merge(nullptr, nullptr, 0, 0, nullptr, &report, nullptr) == GSC_OK);
+    report.kind = GSC_REPORT_MERGED;
     REQUIRE(gsc_report_merge(&d.on, nullptr, 0, 0, nullptr, on_device, nullptr) == GSC_OK);
     CHECK(same(d.get(on_device), report));
-    gsc_report empty = measured;
-    empty.kind = GSC_REPORT_MERGED;
-    CHECK(same(report, empty));
 }
 
 TEST_CASE("more chunks and tensors than the device folds at a time")
@@ -432,19 +405,19 @@ TEST_CASE("more chunks and tensors than the device folds at a time")
         host.push_back({data.data(), count, GSC_F8_E5M2, 0, {}});
         there.push_back({at, count, GSC_F8_E5M2, 0, {}});
     }
-    gsc_report report;
-    gsc_report *on_device = d.put(gsc_report{});
-    gsc_tensor_options options = GSC_TENSOR_OPTIONS_INIT;
-    options.want = GSC_WANT_NORM;
+    gsc_report report, *on_device = d.put(gsc_report{});
+    const gsc_tensor_options options = wanting(GSC_WANT_NORM);
     d.reserve(there);
-    REQUIRE(gsc_measure(nullptr, nullptr, host.data(), 3000, &options, &report, nullptr) == GSC_OK);
-    for (const bool many : {false, true}) {
-        const uint64_t before = emulated_launches();
-        emulated_takes_many(many);
+    for (const bool many : {true, false}) {
+        const uint64_t before = emulated.launches;
+        emulated.takes_many = many;
+        REQUIRE(gsc_measure(nullptr, nullptr, host.data(), 3000, &options, &report, nullptr) ==
+                GSC_OK);
         REQUIRE(gsc_measure(&d.on, nullptr, there.data(), 3000, &options, on_device, nullptr) ==
                 GSC_OK);
-        CHECK(emulated_launches() - before == (many ? 6 : 22));
+        CHECK(emulated.launches - before == (many ? 6 : 22));
         CHECK(same(d.get(on_device), report));
+        host[1500].count = there[1500].count = 3; /* once is enough of what takes long */
     }
 }
 
@@ -455,35 +428,40 @@ TEST_CASE("what is wrong on the device is said there, and nothing else is writte
     const Bytes data = numbers(random, GRADIENTS, GSC_F32, 100);
     unsigned char *at = d.allocate(data.size());
     d.write(at, data.data(), data.size());
-    const std::vector<gsc_tensor> list = {{at, 100, GSC_F32, 0, {}}};
-    gsc_factor zero = {};
+    const gsc_tensor tensor = {at, 100, GSC_F32, 0, {}};
+    const gsc_factor zero = {};
     gsc_factor *factor = d.put(zero);
     gsc_report *report = d.put(gsc_report{}), *each = d.put(gsc_report{});
     int64_t *histogram = d.put(std::vector<int64_t>(GSC_HISTOGRAM_LENGTH, 7));
-    gsc_tensor_options options = GSC_TENSOR_OPTIONS_INIT;
-    options.want = all_wants;
+    gsc_tensor_options options = wanting(want_all);
     options.per_tensor = each;
     options.histogram = histogram;
-    d.reserve(list);
-    REQUIRE(gsc_unscale(&d.on, factor, list.data(), list.data(), 1, &options, report, nullptr) ==
-            GSC_OK);
+    d.reserve({tensor});
+    REQUIRE(gsc_unscale(&d.on, factor, &tensor, &tensor, 1, &options, report, nullptr) == GSC_OK);
     gsc_report expected = {};
     expected.status = GSC_ERROR_FACTOR;
     expected.overflow = 1; /* whoever reads this alone must not step */
     expected.found_inf = 1;
     CHECK(same(d.get(report), expected));
     CHECK(same(d.get(each), expected));
-    for (int i = 0; i < 17; i++)
+    for (uint32_t i = 0; i < GSC_HISTOGRAM_LENGTH; i++)
         CHECK(d.get(histogram + i) == 7);
-    CHECK(d.read(at, data.size()) == data);
-    REQUIRE(gsc_scale(&d.on, factor, list.data(), list.data(), 1, nullptr, nullptr, nullptr) ==
-            GSC_OK);
+    REQUIRE(gsc_scale(&d.on, factor, &tensor, &tensor, 1, nullptr, nullptr, nullptr) == GSC_OK);
     CHECK(d.read(at, data.size()) == data);
 
     gsc_policy policy = GSC_POLICY_INIT;
+    gsc_state state, *out = d.put(gsc_state{});
     REQUIRE(gsc_policy_preset("recommended", &policy, nullptr) == GSC_OK);
-    gsc_state state;
     REQUIRE(gsc_state_init(nullptr, &policy, &state, nullptr) == GSC_OK);
+    state.events = GSC_EVENT_GREW; /* of the update before */
+    const auto updated = [&](const gsc_state &from, const gsc_report &by) {
+        REQUIRE(gsc_state_update(&d.on, &policy, d.put(from), d.put(by), out, nullptr) == GSC_OK);
+        return d.get(out);
+    };
+    const auto remade = [&](const gsc_state &from) {
+        REQUIRE(gsc_state_init_from(&d.on, &policy, d.put(from), out, nullptr) == GSC_OK);
+        return d.get(out);
+    };
     const auto skipped = [](gsc_state s, gsc_status status) {
         s.status = status;
         s.events = GSC_EVENT_SKIPPED;
@@ -492,46 +470,28 @@ TEST_CASE("what is wrong on the device is said there, and nothing else is writte
         s.guard_multiplier = 0;
         return s;
     };
-    state.events = GSC_EVENT_GREW; /* of the update before */
-    gsc_state *there = d.put(state), *out = d.put(gsc_state{});
-    REQUIRE(gsc_state_update(&d.on, &policy, there, report, out, nullptr) == GSC_OK);
-    CHECK(same(d.get(out), skipped(state, GSC_ERROR_REPORT)));
-    gsc_state negative = state;
-    negative.factor.scale = -1;
-    REQUIRE(gsc_state_init_from(&d.on, &policy, d.put(negative), out, nullptr) == GSC_OK);
-    CHECK(same(d.get(out), skipped(negative, GSC_ERROR_STATE)));
-    gsc_report *good = d.put(measured);
-    state.good_steps = -1;
-    d.write(there, &state, sizeof state);
-    REQUIRE(gsc_state_update(&d.on, &policy, there, good, there, nullptr) == GSC_OK);
-    CHECK(same(d.get(there), skipped(state, GSC_ERROR_STATE)));
-    state.good_steps = 0;
-    d.write(there, &state, sizeof state);
-    REQUIRE(gsc_state_update(&d.on, &policy, there, good, out, nullptr) == GSC_OK);
-    CHECK(d.get(out).status == GSC_OK);
-    CHECK(d.get(out).events == 0);
-    REQUIRE(gsc_state_update(&d.on, &policy, out, good, out, nullptr) == GSC_OK);
-    CHECK(d.get(out).events == 0);
-
-    /* Reserved words. */
+    CHECK(same(updated(state, expected), skipped(state, GSC_ERROR_REPORT)));
+    gsc_state negative_scale = state, negative_count = state, reserved_state = state;
+    negative_scale.factor.scale = -1;
+    CHECK(same(remade(negative_scale), skipped(negative_scale, GSC_ERROR_STATE)));
+    negative_count.good_steps = -1;
+    CHECK(same(updated(negative_count, measured), skipped(negative_count, GSC_ERROR_STATE)));
+    reserved_state.reserved[17] = 42;
+    CHECK(updated(reserved_state, measured).status == GSC_ERROR_STATE);
+    CHECK(remade(reserved_state).status == GSC_ERROR_STATE);
     gsc_report reserved = measured;
     reserved.reserved[14] = 42;
-    gsc_report *with_reserved = d.put(reserved);
-    REQUIRE(gsc_state_update(&d.on, &policy, there, with_reserved, out, nullptr) == GSC_OK);
-    CHECK(d.get(out).status == GSC_ERROR_REPORT);
-    state.reserved[17] = 42;
-    REQUIRE(gsc_state_update(&d.on, &policy, d.put(state), good, out, nullptr) == GSC_OK);
-    CHECK(d.get(out).status == GSC_ERROR_STATE);
-    REQUIRE(gsc_state_init_from(&d.on, &policy, d.put(state), out, nullptr) == GSC_OK);
-    CHECK(d.get(out).status == GSC_ERROR_STATE);
-    REQUIRE(gsc_report_merge(&d.on, with_reserved, 1, 0, nullptr, report, nullptr) == GSC_OK);
-    expected.status = GSC_ERROR_REPORT;
-    CHECK(same(d.get(report), expected));
+    CHECK(updated(state, reserved).status == GSC_ERROR_REPORT);
+    const gsc_state good = updated(state, measured);
+    CHECK((good.status == GSC_OK && good.events == 0 && updated(good, measured).events == 0));
 
-    /* A verdict that cannot be given. */
-    reserved = measured;
-    reserved.measured = GSC_WANT_AMAX;
-    REQUIRE(gsc_report_merge(&d.on, d.put(reserved), 1, 0, norm_policy(), report, nullptr) ==
+    /* Reserved words, and a verdict that cannot be given. */
+    expected.status = GSC_ERROR_REPORT;
+    REQUIRE(gsc_report_merge(&d.on, d.put(reserved), 1, 0, nullptr, report, nullptr) == GSC_OK);
+    CHECK(same(d.get(report), expected));
+    gsc_report without_norm = measured;
+    without_norm.measured = GSC_WANT_AMAX;
+    REQUIRE(gsc_report_merge(&d.on, d.put(without_norm), 1, 0, norm_policy(), report, nullptr) ==
             GSC_OK);
     CHECK(same(d.get(report), expected));
 
@@ -550,7 +510,7 @@ TEST_CASE("what the host can see is refused before anything is launched")
     const std::vector<gsc_tensor> list = {{at, 16, GSC_F32, 0, {}}};
     gsc_report *report = d.put(gsc_report{});
     d.reserve(list);
-    const uint64_t before = emulated_launches();
+    const uint64_t before = emulated.launches;
     gsc_error err;
     const auto check = [&](gsc_exec on) {
         return gsc_measure(&on, nullptr, list.data(), 1, nullptr, report, &err);
@@ -618,42 +578,36 @@ TEST_CASE("what the host can see is refused before anything is launched")
     refused(gsc_state_combine_decisions(&d.on, odd_state, state, state, &err), 1, "state");
     refused(gsc_state_combine_decisions(&d.on, state, odd_state, state, &err), 2, "other");
     refused(gsc_state_combine_decisions(&d.on, state, state, odd_state, &err), 3, "out");
-    CHECK(emulated_launches() == before);
+    CHECK(emulated.launches == before);
 }
 
 TEST_CASE("states move on the device as on the CPU, with the policy of every preset")
 {
     Random random = {6};
     const char *name;
-    bool predicts = false;
     for (uint32_t i = 0; (name = gsc_preset_name(i)); i++) {
         gsc_policy policy = GSC_POLICY_INIT;
         REQUIRE(gsc_policy_preset(name, &policy, nullptr) == GSC_OK);
         policy.growth_interval = policy.growth_interval ? 3 : 0;
-        predicts = predicts || policy.target_amax != 0;
         Device d;
-        gsc_state state;
-        gsc_state *there = d.put(gsc_state{});
+        gsc_state state, *there = d.put(gsc_state{});
         gsc_report *report_there = d.put(gsc_report{});
         REQUIRE(gsc_state_init(nullptr, &policy, &state, nullptr) == GSC_OK);
         REQUIRE(gsc_state_init(&d.on, &policy, there, nullptr) == GSC_OK);
         INFO(name);
-        bool stale = false;
         for (int step = 0; step < 500 && same(d.get(there), state); step++) {
-            const uint64_t luck = step < 150 ? 8 : step < 300 ? 1 : 0;
+            const uint64_t luck = step < 150 ? 8 : step < 300 ? 1 : 50;
             gsc_report report = measured;
-            report.overflow = luck ? random.next() % luck == 0 : random.next() % 50 == 0;
+            report.overflow = random.next() % luck == 0;
             report.generation = random.next() % 9 ? state.factor.generation : 0;
+            report.generation += random.next() % 9 == 0; /* stale */
             report.sum_squares = random.next() % 9 ? 1 : 1e300;
             report.amax = std::ldexp(random.unit(), static_cast<int>(random.next() % 40) - 20);
-            if (random.next() % 9 == 0)
-                report.generation++, stale = true;
             d.write(report_there, &report, sizeof report);
             REQUIRE(gsc_state_update(nullptr, &policy, &state, &report, &state, nullptr) == GSC_OK);
             REQUIRE(gsc_state_update(&d.on, &policy, there, report_there, there, nullptr) ==
                     GSC_OK);
         }
-        CHECK(stale);
         CHECK(same(d.get(there), state));
         for (const double scale : {384.3, 0.0, HUGE_VAL}) {
             state.factor.scale = scale;
@@ -663,7 +617,6 @@ TEST_CASE("states move on the device as on the CPU, with the policy of every pre
             CHECK(same(d.get(there), state));
         }
     }
-    CHECK(predicts);
 }
 
 TEST_CASE("a guard judges on the device as on the CPU, to the bit")
@@ -725,75 +678,4 @@ TEST_CASE("a guard judges on the device as on the CPU, to the bit")
         }
     }
     CHECK((seen & GSC_EVENT_OUTLIER && seen & GSC_EVENT_CLIPPED && seen & GSC_EVENT_STOPPED));
-}
-
-TEST_CASE("a report of another factor is stale")
-{
-    Device d;
-    gsc_policy policy = GSC_POLICY_INIT;
-    gsc_state *state = d.put(gsc_state{});
-    gsc_report report = measured;
-    report.generation = 1;
-    gsc_report *there = d.put(report);
-    REQUIRE(gsc_state_init(&d.on, &policy, state, nullptr) == GSC_OK);
-    for (const uint32_t events : {0u, GSC_EVENT_STALE}) { // the second time it was used before
-        REQUIRE(gsc_state_update(&d.on, &policy, state, there, state, nullptr) == GSC_OK);
-        CHECK(d.get(state).events == events);
-    }
-}
-
-TEST_CASE("factors and reports on the device as on the CPU")
-{
-    Random random = {7};
-    for (int round = 0; round < 200; round++) {
-        Device d;
-        gsc_factor factor, expected;
-        REQUIRE(gsc_factor_init(std::ldexp(random.unit() + 1, 20), &factor, nullptr) == GSC_OK);
-        factor.generation = random.next();
-        gsc_factor *there = d.put(factor), *out = d.put(gsc_factor{});
-        const double by = 10 * random.unit() + 0.1;
-        REQUIRE(gsc_factor_multiply(nullptr, &factor, by, &expected, nullptr) == GSC_OK);
-        REQUIRE(gsc_factor_multiply(&d.on, there, by, out, nullptr) == GSC_OK);
-        CHECK(same(d.get(out), expected));
-
-        std::vector<gsc_report> reports(1 + random.next() % 200, measured);
-        for (gsc_report &r : reports) {
-            const bool bad = round % 2 && random.next() % 2;
-            r.overflow = bad;
-            r.found_inf = static_cast<float>(bad);
-            r.generation = random.next() % 3;
-            r.amax = random.unit();
-            r.sum_squares = 1e6 * random.unit();
-            for (int64_t *count = &r.elements; count <= &r.clamped; count++)
-                *count = static_cast<int64_t>(random.next() % 100);
-            r.nan_count = bad ? r.nan_count : 0;
-            r.inf_count = 0;
-            if (random.next() % 500 == 0)
-                r.measured = GSC_WANT_NORM | GSC_WANT_AMAX;
-        }
-        if (round % 16 == 3)
-            reports.back().status = GSC_ERROR_DEVICE;
-        if (round % 4 == 2)
-            reports[0].sum_squares = 1e300;
-        gsc_report *reports_there = d.put(reports), *merged_there = d.put(gsc_report{}), merged;
-        for (const uint32_t kind : {GSC_MERGE_ADDENDS, GSC_MERGE_SHARDS}) {
-            const gsc_policy *policy = kind == GSC_MERGE_SHARDS ? norm_policy() : nullptr;
-            REQUIRE(gsc_report_merge(nullptr, reports.data(), reports.size(), kind, policy, &merged,
-                                     nullptr) == GSC_OK);
-            REQUIRE(gsc_report_merge(&d.on, reports_there, reports.size(), kind, policy,
-                                     merged_there, nullptr) == GSC_OK);
-            CHECK(same(d.get(merged_there), merged));
-        }
-        REQUIRE(gsc_report_merge(&d.on, reports_there, reports.size(), GSC_MERGE_SHARDS,
-                                 norm_policy(), reports_there, nullptr) == GSC_OK);
-        CHECK(same(d.get(reports_there), merged));
-
-        const gsc_factor *of = round % 2 ? &factor : nullptr;
-        merged.status = GSC_OK;
-        d.write(merged_there, &merged, sizeof merged);
-        REQUIRE(gsc_factor_clip_grad_norm(nullptr, of, &merged, 1.5, &expected, nullptr) == GSC_OK);
-        REQUIRE(gsc_factor_clip_grad_norm(&d.on, of ? there : nullptr, merged_there, 1.5, out,
-                                          nullptr) == GSC_OK);
-        CHECK(same(d.get(out), expected));
-    }
 }

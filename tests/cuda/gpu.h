@@ -145,6 +145,33 @@ static inline float random_float(void)
     return bits >> 4 & 31 ? bits >> 9 & 1 ? value : -value : 0;
 }
 
+/* ---- operations ---- */
+
+enum operation { UNSCALE, CHECK_ONLY, SCALE, CLAMP, ACCUMULATE, OPERATIONS };
+
+/* `options` has no clamp. */
+static inline gsc_status run_operation(enum operation operation, const gsc_exec *on,
+                                       const gsc_factor *factor, const gsc_tensor *in,
+                                       const gsc_tensor *out, uint64_t n,
+                                       const gsc_tensor_options *options, gsc_report *report,
+                                       gsc_error *err)
+{
+    gsc_tensor_options clamped = *options;
+    clamped.clamp = 0.75;
+    switch (operation) {
+    case SCALE:
+        return gsc_scale(on, factor, in, out, n, options, report, err);
+    case CHECK_ONLY:
+        return gsc_measure(on, factor, in, n, options, report, err);
+    case UNSCALE:
+        return gsc_unscale(on, factor, in, out, n, options, report, err);
+    case CLAMP:
+        return gsc_unscale(on, factor, in, out, n, &clamped, report, err);
+    default:
+        return gsc_unscale_accumulate(on, factor, in, out, n, options, report, err);
+    }
+}
+
 /* ---- dtypes ---- */
 
 static const char *const dtype_names[] = {

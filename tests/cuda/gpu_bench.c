@@ -23,7 +23,6 @@ enum shape { GPT2, SEVEN_B, ONE_MILLION, TINY };
 static const char *const shape_names[] = {"GPT-2", "7B", "1M", "1000 x 32"};
 enum { MOST_TENSORS = 1000, BLOCK = 1 << 22 };
 
-enum operation { UNSCALE, CHECK_ONLY, SCALE, CLIP, ACCUMULATE };
 static const char *const operation_names[] = {"unscale", "check", "scale", "unscale and clip",
                                               "accumulate"};
 
@@ -124,6 +123,7 @@ typedef struct measurement {
     const gsc_tensor *in, *out;
     uint64_t n, bytes;
     unsigned char *memory, *fresh; /* the inputs lie there; values that each batch starts with */
+    unsigned char *results;        /* of outputs apart */
     void *executable;
     gsc_factor *factor;
     gsc_report *report;
@@ -145,15 +145,9 @@ static void enqueue(const measurement *m)
         GSC(gsc_memory_copy(&m->on, m->memory, m->fresh, m->bytes, &err));
     else if (m->what == READS)
         CU(launch(reader, 132 * 8, 1, 1, 512, 1, 1, 0, m->on.stream, parameters, NULL));
-    else if (m->row->operation == CHECK_ONLY)
-        GSC(gsc_measure(&m->on, m->factor, m->in, m->n, &m->options, m->report, &err));
-    else if (m->row->operation == SCALE)
-        GSC(gsc_scale(&m->on, m->factor, m->in, m->out, m->n, &m->options, m->report, &err));
-    else if (m->row->operation == ACCUMULATE)
-        GSC(gsc_unscale_accumulate(&m->on, m->factor, m->in, m->out, m->n, &m->options, m->report,
-                                   &err));
     else
-        GSC(gsc_unscale(&m->on, m->factor, m->in, m->out, m->n, &m->options, m->report, &err));
+        GSC(run_operation(m->row->operation, &m->on, m->factor, m->in, m->out, m->n, &m->options,
+                          m->report, &err));
 }
 
 static int ascending(const void *a, const void *b)
@@ -279,9 +273,10 @@ static void *try_memory(uint64_t bytes, gsc_error *err)
                                                                                         : NULL;
 }
 
-static void set_up(measurement *m, const row *r, gsc_tensor *in, gsc_tensor *out,
-                   unsigned char **results, gsc_error *err)
+/* Without memory for it m->factor is NULL. */
+static void set_up(measurement *m, const row *r, gsc_error *err)
 {
+    static gsc_tensor in[MOST_TENSORS], out[MOST_TENSORS];
     uint64_t counts[MOST_TENSORS];
     gsc_factor factor;
     memset(m, 0, sizeof *m);
@@ -293,23 +288,22 @@ static void set_up(measurement *m, const row *r, gsc_tensor *in, gsc_tensor *out
     const uint64_t written = lay_out(out, counts, m->n, r->out, r->misaligned);
     m->memory = try_memory(m->bytes, err);
     m->fresh = m->memory ? try_memory(m->bytes, err) : NULL;
-    *results = m->fresh && m->out == out ? try_memory(written, err) : NULL;
-    if (!m->fresh || (m->out == out && !*results))
+    m->results = m->fresh && m->out == out ? try_memory(written, err) : NULL;
+    if (!m->fresh || (m->out == out && !m->results))
         return;
     for (uint64_t i = 0; i < m->n; i++) {
         in[i].data = m->memory + (uintptr_t)in[i].data;
-        if (*results)
-            out[i].data = *results + (uintptr_t)out[i].data;
+        if (m->results)
+            out[i].data = m->results + (uintptr_t)out[i].data;
     }
     fill(m->fresh, m->bytes, r->in, r->bad);
-    if (*results)
-        fill(*results, written, r->out, 0);
+    if (m->results)
+        fill(m->results, written, r->out, 0);
     m->on = (gsc_exec)GSC_EXEC_INIT;
     m->on.context = context;
     CU(stream_create(&m->on.stream, 1));
     m->options = (gsc_tensor_options)GSC_TENSOR_OPTIONS_INIT;
     m->options.want = r->want;
-    m->options.clamp = r->operation == CLIP ? 1.0 : 0;
     m->options.histogram =
         r->histogram ? device_memory(GSC_HISTOGRAM_LENGTH * sizeof *m->options.histogram) : NULL;
     m->options.per_tensor = r->each ? device_memory(m->n * sizeof *m->options.per_tensor) : NULL;
@@ -327,70 +321,89 @@ static void set_up(measurement *m, const row *r, gsc_tensor *in, gsc_tensor *out
     GSC(gsc_exec_wait(&m->on, &err));
 }
 
-static void tear_down(measurement *m, void *results)
+static void tear_down(measurement *m)
 {
     if (m->on.stream)
         CU(stream_destroy(m->on.stream));
-    void *all[] = {
-        m->memory, m->fresh,       results, m->options.histogram, m->factor, m->options.per_tensor,
-        m->report, m->on.workspace};
+    void *all[] = {m->memory,
+                   m->fresh,
+                   m->results,
+                   m->options.histogram,
+                   m->factor,
+                   m->report,
+                   m->options.per_tensor,
+                   m->on.workspace};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (all[i])
             device_free(all[i]);
 }
 
-static void measure(const row *r)
+static void print_measured(measurement *m, const char *name)
 {
-    static gsc_tensor in[MOST_TENSORS], out[MOST_TENSORS];
-    unsigned char *results;
-    char name[160];
-    measurement m;
-    gsc_error err = {0};
+    const row *r = m->row;
     double host, launches[64];
-    name_of(r, name, sizeof name);
-    set_up(&m, r, in, out, &results, &err);
-    if (!m.factor) {
-        printf("{\"name\": \"%s\", \"why_not\": \"%s\"}\n", name, err.message);
-        tear_down(&m, results);
-        return;
-    }
     /* What has to be moved at least: accumulate reads all before it adds any. */
     uint64_t read = 0, written = 0;
-    for (uint64_t i = 0; i < m.n; i++) {
-        read += in[i].count * gsc_dtype_size(r->in);
-        written += in[i].count * gsc_dtype_size(r->out);
+    for (uint64_t i = 0; i < m->n; i++) {
+        read += m->in[i].count * gsc_dtype_size(r->in);
+        written += m->in[i].count * gsc_dtype_size(r->out);
     }
     const uint64_t moved = r->operation == CHECK_ONLY   ? read
                            : r->operation == ACCUMULATE ? 2 * read + 2 * written
                                                         : read + written;
-    const double copied = milliseconds(&m, COPIES, NULL), reads = milliseconds(&m, READS, NULL);
-    const double called = milliseconds(&m, CALLS, &host);
-    const uint64_t count = instantiate(&m, -1);
-    const double replayed = milliseconds(&m, REPLAYS, NULL);
-    CU(executable_destroy(m.executable));
+    const double copied = milliseconds(m, COPIES, NULL), reads = milliseconds(m, READS, NULL);
+    const double called = milliseconds(m, CALLS, &host);
+    const uint64_t count = instantiate(m, -1);
+    const double replayed = milliseconds(m, REPLAYS, NULL);
+    CU(executable_destroy(m->executable));
     const bool split = r->want == GSC_WANT_NORM && !r->bad && count <= 64;
     for (uint64_t i = 0; split && i < count; i++) {
-        (void)instantiate(&m, (int)i);
-        launches[i] = milliseconds(&m, REPLAYS, NULL);
-        CU(executable_destroy(m.executable));
+        (void)instantiate(m, (int)i);
+        launches[i] = milliseconds(m, REPLAYS, NULL);
+        CU(executable_destroy(m->executable));
     }
     const double rate = (double)moved / replayed * 1e-6;
     const double ceiling =
-        r->operation == CHECK_ONLY ? (double)m.bytes / reads : 2 * (double)m.bytes / copied;
+        r->operation == CHECK_ONLY ? (double)m->bytes / reads : 2 * (double)m->bytes / copied;
     printf("{\"name\": \"%s\", \"tensors\": %" PRIu64 ", \"moved_bytes\": %" PRIu64
            ", \"calls_ms\": %.6f, \"graph_ms\": %.6f, \"host_us\": %.3f, \"copy_gb_s\": %.2f, "
            "\"read_gb_s\": %.2f, \"gb_s\": %.2f, \"of_ceiling\": %.4f, \"launches_ms\": [",
-           name, m.n, moved, called, replayed, host, 2e-6 * (double)m.bytes / copied,
-           1e-6 * (double)m.bytes / reads, rate, rate / (ceiling * 1e-6));
+           name, m->n, moved, called, replayed, host, 2e-6 * (double)m->bytes / copied,
+           1e-6 * (double)m->bytes / reads, rate, rate / (ceiling * 1e-6));
     for (uint64_t i = 0; split && i < count; i++)
         printf("%s%.6f", i ? ", " : "", launches[i]);
     printf("]}\n");
     fflush(stdout);
-    tear_down(&m, results);
 }
 
-/* Calls `use` for each row. */
-static void each_row(void (*use)(const row *))
+static const char *wanted; /* the name of the only row, for a profiler; NULL: all are measured */
+static bool found;
+
+static void use_row(const row *r)
+{
+    char name[160];
+    measurement m;
+    gsc_error err = {0};
+    name_of(r, name, sizeof name);
+    if (wanted && strcmp(name, wanted) != 0)
+        return;
+    found = true;
+    set_up(&m, r, &err);
+    if (!m.factor && wanted)
+        die(name, err.message);
+    if (!m.factor) {
+        printf("{\"name\": \"%s\", \"why_not\": \"%s\"}\n", name, err.message);
+    } else if (wanted) {
+        for (int i = 0; i < 2; i++)
+            enqueue(&m);
+        GSC(gsc_exec_wait(&m.on, &err));
+    } else {
+        print_measured(&m, name);
+    }
+    tear_down(&m);
+}
+
+static void each_row(void)
 {
     static const uint32_t main_dtypes[] = {GSC_F32, GSC_F16, GSC_BF16};
     enum { NORM = GSC_WANT_NORM };
@@ -402,7 +415,7 @@ static void each_row(void (*use)(const row *))
             {.in = t, .out = t, .operation = CHECK_ONLY, .want = NORM},
             {.in = t, .out = GSC_F32, .want = NORM},
             {.in = t, .out = t, .operation = SCALE},
-            {.in = t, .out = t, .operation = CLIP, .want = NORM},
+            {.in = t, .out = t, .operation = CLAMP, .want = NORM},
             {.in = t, .out = GSC_F32, .operation = ACCUMULATE, .want = NORM},
             {.in = t, .out = t, .want = NORM | GSC_WANT_AMAX},
             {.in = t, .out = t, .want = NORM | GSC_WANT_AMAX | GSC_WANT_UNDERFLOW},
@@ -415,47 +428,20 @@ static void each_row(void (*use)(const row *))
         };
         for (size_t j = 0; j < sizeof rows / sizeof *rows; j++)
             if (j != 3 || t != GSC_F32)
-                use(&rows[j]);
+                use_row(&rows[j]);
     }
     for (uint32_t t = 1; gsc_dtype_size(t); t++)
         if (t != GSC_F32 && t != GSC_F16 && t != GSC_BF16) {
-            use(&(row){.in = t, .out = t});
-            use(&(row){.in = t, .out = t, .want = NORM});
+            use_row(&(row){.in = t, .out = t});
+            use_row(&(row){.in = t, .out = t, .want = NORM});
         }
-    use(&(row){.in = GSC_F32, .out = GSC_F32, .shape = TINY});
-    use(&(row){.in = GSC_F32, .out = GSC_F32, .shape = TINY, .want = NORM, .each = true});
+    use_row(&(row){.in = GSC_F32, .out = GSC_F32, .shape = TINY});
+    use_row(&(row){.in = GSC_F32, .out = GSC_F32, .shape = TINY, .want = NORM, .each = true});
     for (int i = 0; i < 3; i++) {
-        use(&(row){.in = main_dtypes[i], .out = main_dtypes[i], .shape = SEVEN_B, .want = NORM});
-        use(&(row){.in = main_dtypes[i],
-                   .out = main_dtypes[i],
-                   .shape = SEVEN_B,
-                   .operation = CHECK_ONLY,
-                   .want = NORM});
+        const uint32_t t = main_dtypes[i];
+        use_row(&(row){.in = t, .out = t, .shape = SEVEN_B, .want = NORM});
+        use_row(&(row){.in = t, .out = t, .shape = SEVEN_B, .operation = CHECK_ONLY, .want = NORM});
     }
-}
-
-static const char *wanted;
-static bool found;
-
-/* The row of that name, three times. */
-static void enqueue_wanted(const row *r)
-{
-    static gsc_tensor in[MOST_TENSORS], out[MOST_TENSORS];
-    unsigned char *results;
-    char name[160];
-    measurement m;
-    gsc_error err = {0};
-    name_of(r, name, sizeof name);
-    if (strcmp(name, wanted) != 0)
-        return;
-    found = true;
-    set_up(&m, r, in, out, &results, &err);
-    if (!m.factor)
-        die(name, err.message);
-    for (int i = 0; i < 2; i++)
-        enqueue(&m);
-    GSC(gsc_exec_wait(&m.on, &err));
-    tear_down(&m, results);
 }
 
 /* ---- faults ---- */
@@ -603,9 +589,9 @@ int main(int count, char **arguments)
         CU(module_load(&module, reader_ptx, 0, NULL, NULL));
         CU(module_function(&reader, module, "gsc_test_read"));
         is_short = strcmp(name, "short") == 0;
-        wanted = name;
-        each_row(strcmp(mode, "row") == 0 ? enqueue_wanted : measure);
-        if (strcmp(mode, "row") == 0 && !found)
+        wanted = strcmp(mode, "row") == 0 ? name : NULL;
+        each_row();
+        if (!found)
             die(name, "no row of this name");
     } else if (strcmp(mode, "fault") == 0) {
         for (size_t i = 0; i < sizeof faults / sizeof *faults; i++)

@@ -46,7 +46,7 @@ static u32 phase, block_start, launch_start; /* a phase ends at a barrier; those
 _Noreturn static __attribute__((noinline)) void fail(int line, const char *what, u64 number)
 {
     fprintf(stderr, "ptx.c:%d: thread %u of block %u: %s: %#llx\n", line, self->index,
-            block_index(), what, (unsigned long long)number);
+            emulated.block, what, (unsigned long long)number);
     abort();
 }
 
@@ -205,14 +205,14 @@ static access *seen_global;
 
 INLINE void *reach_global(u64 address, u32 bytes, u32 how, int line)
 {
-    u8 *at = reach(NULL, emulated_start, emulated_end, address, bytes, line);
+    u8 *at = reach(NULL, emulated.start, emulated.end, address, bytes, line);
     if (is_in_block(address))
         fail(line, "an address that is not global", address);
     if (__asan_address_is_poisoned &&
         (__asan_address_is_poisoned(at) || __asan_address_is_poisoned(at + bytes - 1)))
         fail(line, "an address of nothing that was allocated", address);
     if (seen_global)
-        touch(seen_global + (address - emulated_start), launch_start, address, bytes, how, line);
+        touch(seen_global + (address - emulated.start), launch_start, address, bytes, how, line);
     return at;
 }
 
@@ -311,7 +311,7 @@ static inline u32 shuffled_down(u32 by, u32 clamp, u32 lanes)
     const u32 segment = clamp >> 8 & 31, lane = self->index % WARP;
     const u32 last = (lane & segment) | (clamp & 31 & ~segment);
     const u32 from = lane + by <= last ? self->index + by : self->index;
-    if (lanes != ~(u32)0 || from >= emulated_threads())
+    if (lanes != ~(u32)0 || from >= emulated.thread_count)
         fail(0, "a shuffle of lanes that are not there", lanes);
     return block.threads[from].words[(self->shuffles - 1) % 2];
 }
@@ -321,13 +321,13 @@ static void start_block(void)
 {
     static u64 launch, size;
     block_start = phase + 1;
-    if (launch == emulated_launches())
+    if (launch == emulated.launches)
         return;
-    launch = emulated_launches();
+    launch = emulated.launches;
     launch_start = block_start;
     removed_barrier = getenv("GSC_REMOVED_BARRIER");
-    if (emulated_start != 0 && emulated_end - emulated_start > size) {
-        size = emulated_end - emulated_start;
+    if (emulated.start != 0 && emulated.end - emulated.start > size) {
+        size = emulated.end - emulated.start;
         free(seen_global);
         seen_global = calloc(size, sizeof *seen_global);
         if (!seen_global)
@@ -338,7 +338,7 @@ static void start_block(void)
 static void run(kernel *run_thread, const void *p, u64 bytes, u64 end_of_shared, u32 most_threads)
 {
     static kernel *last;
-    const u32 n = emulated_threads();
+    const u32 n = emulated.thread_count;
     parameter = p;
     parameter_bytes = bytes;
     shared_end = end_of_shared;

@@ -75,7 +75,7 @@ OPERATIONS = [
     ("min.T", FLOATS, "T: T T", "T_min(a, b)"),
     ("max.T", FLOATS, "T: T T", "-T_min(-a, -b)"),
 ]
-SPECIAL = {"%tid.x": "self->index", "%ctaid.x": "block_index()", "%ntid.x": "emulated_threads()"}
+SPECIAL = {"%tid.x": "self->index", "%ctaid.x": "emulated.block", "%ntid.x": "emulated.thread_count"}
 MEMORY = re.compile(r"(ld|st)(?:\.(global|local|shared|const|param))?(?:\.v([24]))?\.([busf])(8|16|32|64)")
 CAST = re.compile(r"cvta(\.to)?\.(global|shared|local)\.u64")
 VARIABLE = r"(?:\.align (\d+) )?\.[busf](\d+) ([\w$]+)(?:\[(\d+)\])?"

@@ -16,51 +16,28 @@
 #include "device.def"
 #undef X
 
-enum {
-    OK = 0,
-    INVALID_VALUE = 1,
-    OUT_OF_MEMORY = 2,
-    NOT_INITIALIZED = 3,
-    NO_DEVICE = 100,
-    INVALID_DEVICE = 101,
-    INVALID_CONTEXT = 201,
-    INVALID_PTX = 218,
-    UNSUPPORTED_PTX_VERSION = 222,
-    INVALID_HANDLE = 400,
-    NOT_FOUND = 500,
-    LAUNCH_FAILED = 719,
-    CAPTURE_UNSUPPORTED = 900,
-    CAPTURE_INVALIDATED = 901,
-    CAPTURE_IMPLICIT = 906,
-    CAPTURE_RELAXED = 2,
-    MAX_DEVICES = 4,
-    MAX_DEPTH = 16,
-};
+/* Results: the name behind CUDA_ERROR_, the number, the text. */
+#define ERRORS(X)                                                                                  \
+    X(INVALID_VALUE, 1, "invalid argument")                                                        \
+    X(OUT_OF_MEMORY, 2, "out of memory")                                                           \
+    X(NOT_INITIALIZED, 3, "initialization error")                                                  \
+    X(NO_DEVICE, 100, "no CUDA-capable device is detected")                                        \
+    X(INVALID_DEVICE, 101, "invalid device ordinal")                                               \
+    X(INVALID_CONTEXT, 201, "invalid device context")                                              \
+    X(INVALID_PTX, 218, "a PTX JIT compilation failed")                                            \
+    X(UNSUPPORTED_PTX_VERSION, 222,                                                                \
+      "the provided PTX was compiled with an unsupported toolchain.")                              \
+    X(INVALID_HANDLE, 400, "invalid resource handle")                                              \
+    X(NOT_FOUND, 500, "named symbol not found")                                                    \
+    X(LAUNCH_FAILED, 719, "unspecified launch failure")                                            \
+    X(STREAM_CAPTURE_UNSUPPORTED, 900, "operation not permitted when stream is capturing")         \
+    X(STREAM_CAPTURE_INVALIDATED, 901, "operation failed due to a previous error during capture")  \
+    X(STREAM_CAPTURE_IMPLICIT, 906,                                                                \
+      "operation would make the legacy stream depend on a capturing blocking stream")
 
-static const struct {
-    int32_t result;
-    const char *name, *text;
-} errors[] = {
-    {INVALID_VALUE, "CUDA_ERROR_INVALID_VALUE", "invalid argument"},
-    {OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY", "out of memory"},
-    {NOT_INITIALIZED, "CUDA_ERROR_NOT_INITIALIZED", "initialization error"},
-    {NO_DEVICE, "CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected"},
-    {INVALID_DEVICE, "CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"},
-    {INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context"},
-    {INVALID_PTX, "CUDA_ERROR_INVALID_PTX", "a PTX JIT compilation failed"},
-    {UNSUPPORTED_PTX_VERSION, "CUDA_ERROR_UNSUPPORTED_PTX_VERSION",
-     "the provided PTX was compiled with an unsupported toolchain."},
-    {INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"},
-    {NOT_FOUND, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
-    {LAUNCH_FAILED, "CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure"},
-    {CAPTURE_UNSUPPORTED, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED",
-     "operation not permitted when stream is capturing"},
-    {CAPTURE_INVALIDATED, "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED",
-     "operation failed due to a previous error during capture"},
-    {CAPTURE_IMPLICIT, "CUDA_ERROR_STREAM_CAPTURE_IMPLICIT",
-     "operation would make the legacy stream depend on a capturing blocking stream"},
-};
-enum { ERRORS = sizeof errors / sizeof *errors };
+enum { OK = 0, CAPTURE_RELAXED = 2, MAX_DEVICES = 4, MAX_DEPTH = 16 };
+#define NUMBER(name, number, text) name = number,
+enum { ERRORS(NUMBER) };
 
 typedef struct context {
     atomic_int retained;
@@ -177,7 +154,7 @@ static int32_t enter(const char *symbol)
         graph *under_way = capture;                                                                \
         if (under_way && capture_mode != CAPTURE_RELAXED) {                                        \
             under_way->broken = true;                                                              \
-            return CAPTURE_UNSUPPORTED;                                                            \
+            return STREAM_CAPTURE_UNSUPPORTED;                                                     \
         }                                                                                          \
     } while (0)
 
@@ -191,18 +168,28 @@ static int32_t make(void **out, uint64_t bytes)
 
 int32_t cuGetErrorName(int32_t result, const char **name)
 {
-    for (int i = 0; i < ERRORS; i++)
-        if (errors[i].result == result)
-            return *name = errors[i].name, OK;
-    return INVALID_VALUE;
+#define NAME(word, number, text)                                                                   \
+    case number:                                                                                   \
+        *name = "CUDA_ERROR_" #word;                                                               \
+        return OK;
+    switch (result) {
+        ERRORS(NAME)
+    default:
+        return INVALID_VALUE;
+    }
 }
 
 int32_t cuGetErrorString(int32_t result, const char **text)
 {
-    for (int i = 0; i < ERRORS; i++)
-        if (errors[i].result == result)
-            return *text = errors[i].text, OK;
-    return INVALID_VALUE;
+#define TEXT(word, number, said)                                                                   \
+    case number:                                                                                   \
+        *text = said;                                                                              \
+        return OK;
+    switch (result) {
+        ERRORS(TEXT)
+    default:
+        return INVALID_VALUE;
+    }
 }
 
 int32_t cuDriverGetVersion(int32_t *version)
@@ -360,7 +347,7 @@ int32_t cuModuleUnload(void *unloaded)
 {
     ENTER(unloaded);
     FORBID_CAPTURE();
-    const module *m = unloaded;
+    module *m = unloaded;
     if (m->context != standin_current())
         return INVALID_CONTEXT;
     pthread_mutex_lock(&lock);
@@ -375,8 +362,8 @@ int32_t cuModuleUnload(void *unloaded)
     }
     pthread_mutex_unlock(&lock);
     state.loaded--;
-    free(((module *)unloaded)->image);
-    free(unloaded);
+    free(m->image);
+    free(m);
     return OK;
 }
 
@@ -452,7 +439,7 @@ static int32_t record(graph *to, const function *f, uint32_t blocks, uint32_t th
 {
     node *n;
     if (to->broken)
-        return CAPTURE_INVALIDATED;
+        return STREAM_CAPTURE_INVALIDATED;
     if (make((void **)&n, sizeof *n + size) != OK)
         return OUT_OF_MEMORY;
     n->of = to;
@@ -484,7 +471,7 @@ int32_t cuLaunchKernel(void *launched, uint32_t grid_x, uint32_t grid_y, uint32_
     if (s && s->captured)
         return record(s->captured, f, grid_x, block_x, parameters[0], f->size);
     if (!s && is_legacy_refused)
-        return CAPTURE_IMPLICIT;
+        return STREAM_CAPTURE_IMPLICIT;
     run(f, grid_x, block_x, parameters[0]);
     return OK;
 }
@@ -596,7 +583,7 @@ int32_t cuMemcpyAsync(uint64_t to, uint64_t from, uint64_t bytes, void *on)
     if (s && s->captured)
         return record(s->captured, NULL, 0, 0, &(copied){to, from, bytes}, sizeof(copied));
     if (!s && is_legacy_refused)
-        return CAPTURE_IMPLICIT;
+        return STREAM_CAPTURE_IMPLICIT;
     copy(&(copied){to, from, bytes});
     return OK;
 }
@@ -625,7 +612,7 @@ int32_t cuStreamSynchronize(void *on)
         return INVALID_CONTEXT;
     if (s && s->captured) { /* in any mode */
         s->captured->broken = true;
-        return CAPTURE_UNSUPPORTED;
+        return STREAM_CAPTURE_UNSUPPORTED;
     }
     FORBID_CAPTURE();
     return OK;
@@ -641,7 +628,7 @@ int32_t cuStreamIsCapturing(void *on, int32_t *status)
     if (!s && !standin_current())
         return INVALID_CONTEXT;
     if (!s && is_legacy_refused)
-        return CAPTURE_IMPLICIT;
+        return STREAM_CAPTURE_IMPLICIT;
     *status = s && s->captured ? 1 + s->captured->broken : 0;
     return OK;
 }
@@ -680,7 +667,7 @@ int32_t cuStreamEndCapture(void *on, void **out)
     if (g->broken) {
         *out = NULL;
         (void)cuGraphDestroy(g);
-        return CAPTURE_INVALIDATED;
+        return STREAM_CAPTURE_INVALIDATED;
     }
     *out = g;
     return OK;

@@ -281,15 +281,25 @@ static void threads_that_come_late_or_never_change_nothing(void)
 enum { A = 1000, B = 33, N = 2, WORKSPACE = 1 << 16 };
 
 /* All that calls read and write, in memory of a device or of the host. */
+#define PARTS(X)                                                                                   \
+    X(uint16_t, half, A)                                                                           \
+    X(float, single, B)                                                                            \
+    X(float, sum_a, A)                                                                             \
+    X(float, sum_b, B)                                                                             \
+    X(float, out_a, A)                                                                             \
+    X(float, out_b, B)                                                                             \
+    X(gsc_factor, factor, 1)                                                                       \
+    X(gsc_factor, new_factor, 1)                                                                   \
+    X(gsc_state, state, 1)                                                                         \
+    X(gsc_state, new_state, 1)                                                                     \
+    X(gsc_report, report, 1)                                                                       \
+    X(gsc_report, each, N)                                                                         \
+    X(gsc_report, reports, N)                                                                      \
+    X(int64_t, histogram, GSC_HISTOGRAM_LENGTH)
+
 struct memory {
-    uint16_t *half; /* A */
-    float *single;  /* B */
-    float *sums[N]; /* A, B */
-    float *out[N];  /* A, B */
-    gsc_factor *factor, *new_factor;
-    gsc_state *state, *new_state;
-    gsc_report *report, *each, *reports;
-    int64_t *histogram;
+#define FIELD(type, name, count) type *name;
+    PARTS(FIELD)
     uint8_t *workspace;
 };
 
@@ -305,26 +315,16 @@ static void *room(size_t size)
 
 static struct memory memory_of(void)
 {
-    struct memory m = {.half = room(A * sizeof *m.half),
-                       .single = room(B * sizeof *m.single),
-                       .sums = {room(A * sizeof(float)), room(B * sizeof(float))},
-                       .out = {room(A * sizeof(float)), room(B * sizeof(float))},
-                       .factor = room(sizeof *m.factor),
-                       .new_factor = room(sizeof *m.factor),
-                       .state = room(sizeof *m.state),
-                       .new_state = room(sizeof *m.state),
-                       .report = room(sizeof *m.report),
-                       .each = room(N * sizeof *m.each),
-                       .reports = room(N * sizeof *m.reports),
-                       .histogram = room(GSC_HISTOGRAM_LENGTH * sizeof *m.histogram),
-                       .workspace = room(WORKSPACE)};
+    struct memory m = {.workspace = room(WORKSPACE)};
+#define ROOM_FOR(type, name, count) m.name = room((count) * sizeof(type));
+    PARTS(ROOM_FOR)
     gsc_policy rules = GSC_POLICY_INIT;
     for (int i = 0; i < A; i++) {
         m.half[i] = (uint16_t)(i * 29);
-        m.sums[0][i] = (float)i;
+        m.sum_a[i] = (float)i;
     }
     for (int i = 0; i < B; i++)
-        m.single[i] = m.sums[1][i] = (float)(i - 7) * 1.7f;
+        m.single[i] = m.sum_b[i] = (float)(i - 7) * 1.7f;
     m.single[5] = 1e-40f;
     CHECK(gsc_policy_preset("recommended", &rules, NULL) == GSC_OK);
     CHECK(gsc_state_init(NULL, &rules, m.state, NULL) == GSC_OK);
@@ -339,11 +339,9 @@ static struct memory memory_of(void)
 
 static void free_memory(struct memory *m)
 {
-    void *all[] = {m->half,   m->single, m->sums[0],    m->sums[1],   m->out[0],
-                   m->out[1], m->factor, m->new_factor, m->state,     m->new_state,
-                   m->report, m->each,   m->reports,    m->histogram, m->workspace};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        gsc_memory_destroy(context, all[i]);
+#define FREE(type, name, count) gsc_memory_destroy(context, m->name);
+    PARTS(FREE)
+    gsc_memory_destroy(context, m->workspace);
 }
 
 /* One call that has all, on the host or on a device; its variants are in the tables below. */
@@ -394,22 +392,21 @@ static void *run_call(struct memory *m, const struct variant *v, bool cuda)
         integer(&call, "want", GSC_WANT_NORM | GSC_WANT_AMAX);
         buffer(&call, 0, m->half, XLA_F16, A);
         buffer(&call, 0, m->single, XLA_F32, B);
-        if (v->call == ACCUMULATE)
-            for (int i = 0; i < N; i++)
-                buffer(&call, 0, m->sums[i], XLA_F32, i ? B : A);
+        if (v->call == ACCUMULATE) {
+            buffer(&call, 0, m->sum_a, XLA_F32, A);
+            buffer(&call, 0, m->sum_b, XLA_F32, B);
+        }
         if (v->with & WITH_FACTOR)
             buffer(&call, 0, m->factor, XLA_U32, 8);
         if (v->with & WITH_STATE)
             buffer(&call, 0, m->state, XLA_U32, STATE);
-        if (v->call == ACCUMULATE && v->in_place)
-            for (int i = 0; i < N; i++)
-                buffer(&call, 1, m->sums[i], XLA_F32, i ? B : A);
-        else if (v->call != CHECK_ && v->in_place) {
+        if (v->call != CHECK_ && v->in_place && v->call != ACCUMULATE) {
             buffer(&call, 1, m->half, XLA_F16, A);
             buffer(&call, 1, m->single, XLA_F32, B);
-        } else if (v->call != CHECK_)
-            for (int i = 0; i < N; i++)
-                buffer(&call, 1, m->out[i], XLA_F32, i ? B : A);
+        } else if (v->call != CHECK_) {
+            buffer(&call, 1, v->in_place ? m->sum_a : m->out_a, XLA_F32, A);
+            buffer(&call, 1, v->in_place ? m->sum_b : m->out_b, XLA_F32, B);
+        }
         buffer(&call, 1, m->report, XLA_U32, REPORT);
         if (v->with & WITH_EACH)
             buffer(&call, 1, m->each, XLA_U32, N * REPORT);
@@ -445,8 +442,6 @@ static const struct variant variants[] = {
     {STAMP, BROKEN_STATE, 0, 0, false},
 };
 
-#define SAME(part, size) CHECK(memcmp(host.part, device.part, size) == 0)
-
 static void gives_the_bits_of_the_host(const struct variant *v)
 {
     gsc_context *cuda = context;
@@ -458,19 +453,8 @@ static void gives_the_bits_of_the_host(const struct variant *v)
         host.state->factor.scale = device.state->factor.scale = NAN;
     expect(run_call(&host, v, false), "");
     expect(run_call(&device, v, true), "");
-    SAME(half, A * sizeof *host.half);
-    SAME(single, B * sizeof *host.single);
-    SAME(sums[0], A * sizeof(float));
-    SAME(sums[1], B * sizeof(float));
-    SAME(out[0], A * sizeof(float));
-    SAME(out[1], B * sizeof(float));
-    SAME(new_factor, sizeof *host.new_factor);
-    SAME(state, sizeof *host.state);
-    SAME(new_state, sizeof *host.new_state);
-    SAME(report, sizeof *host.report);
-    SAME(each, N * sizeof *host.each);
-    SAME(reports, N * sizeof *host.reports);
-    SAME(histogram, GSC_HISTOGRAM_LENGTH * sizeof *host.histogram);
+#define SAME(type, name, count) CHECK(memcmp(host.name, device.name, (count) * sizeof(type)) == 0);
+    PARTS(SAME)
     free_memory(&device);
     context = NULL;
     free_memory(&host);

@@ -23,42 +23,40 @@ struct Format {
 /* The formats, with the keys that they write and those that settings have in any of them. */
 std::vector<Format> all_formats()
 {
-    const char *const settings[] = {
-        "init_scale",
-        "growth_factor",
-        "backoff_factor",
-        "growth_interval",
-        "enabled",
-        "hysteresis",
-        "loss_scale",
-        "scale_window",
-        "min_loss_scale",
-        "max_loss_scale",
-        "initial_scale",
-        "initial_loss_scale",
-        "min_scale",
-        "max_scale",
-        "initial_scale_power",
-        "delayed_shift",
-        "scale_factor",
-        "threshold",
-        "tolerance",
-        "init_loss_scaling",
-        "incr_every_n_steps",
-        "steps_per_increase",
-        "period",
-        "factor",
-        "hysteresis_refill",
-        "raise_at_min",
-        "lg_growth",
-        "initial_lg_scale",
-        "dynamic",
-        "apply_delay",
-        "arithmetic",
-        "target_amax",
-        "quirks",
-        "use_dynamic_loss_scaling",
-    };
+    const char *const settings[] = {"init_scale",
+                                    "growth_factor",
+                                    "backoff_factor",
+                                    "growth_interval",
+                                    "enabled",
+                                    "hysteresis",
+                                    "loss_scale",
+                                    "scale_window",
+                                    "min_loss_scale",
+                                    "max_loss_scale",
+                                    "initial_scale",
+                                    "initial_loss_scale",
+                                    "min_scale",
+                                    "max_scale",
+                                    "initial_scale_power",
+                                    "delayed_shift",
+                                    "scale_factor",
+                                    "threshold",
+                                    "tolerance",
+                                    "init_loss_scaling",
+                                    "incr_every_n_steps",
+                                    "steps_per_increase",
+                                    "period",
+                                    "factor",
+                                    "hysteresis_refill",
+                                    "raise_at_min",
+                                    "lg_growth",
+                                    "initial_lg_scale",
+                                    "dynamic",
+                                    "apply_delay",
+                                    "arithmetic",
+                                    "target_amax",
+                                    "quirks",
+                                    "use_dynamic_loss_scaling"};
     std::vector<Format> formats;
     const gsc_policy p = preset("torch");
     gsc_state s;
@@ -188,11 +186,8 @@ void fuzz_formats(Source &source)
     const char *const prefix = prefixes[source.below(std::size(prefixes))];
     gsc_policy given = GSC_POLICY_INIT;
     const bool has_policy = source.one_in(2);
-    uint32_t presets = 0;
-    while (gsc_preset_name(presets))
-        presets++;
     if (has_policy)
-        given = preset(gsc_preset_name(static_cast<uint32_t>(source.below(presets))));
+        given = preset(random_preset(source));
     describe = [&] {
         std::ostringstream s;
         s << "format " << (name ? name : "?") << " prefix " << (prefix ? prefix : "?") << " policy "
@@ -212,33 +207,25 @@ void fuzz_formats(Source &source)
     const gsc_state state_before = state;
     const gsc_policy policy_before = policy;
     const std::vector<gsc_note> notes_before = notes;
-    const auto unchanged = [&] {
-        return same(policy, policy_before) && same(state, state_before) &&
-               std::memcmp(notes.data(), notes_before.data(), notes.size() * sizeof notes[0]) == 0;
-    };
-    if (source.one_in(3)) { /* settings */
-        const gsc_status status = gsc_policy_import(
-            format.name, prefix, entries.data(), entries.size(), has_policy ? &given : nullptr,
-            &policy, notes.data(), notes.size(), &noted, &err);
-        if (status == GSC_OK) {
-            notes.resize(noted);
-            check_notes(notes, entries.size());
-            claim(gsc_policy_check(&policy, &err) == GSC_OK, "the policy can be used", err.message);
-        } else {
-            check_refusal(err, status);
-            claim(unchanged(), "a refusal changes nothing");
-        }
-        return;
-    }
-    const gsc_status status = gsc_state_import(name, prefix, entries.data(), entries.size(),
-                                               has_policy ? &given : nullptr, &policy, &state,
-                                               notes.data(), notes.size(), &noted, &err);
+    const gsc_policy *const from = has_policy ? &given : nullptr;
+    const bool settings = source.one_in(3);
+    const gsc_status status =
+        settings ? gsc_policy_import(format.name, prefix, entries.data(), entries.size(), from,
+                                     &policy, notes.data(), notes.size(), &noted, &err)
+                 : gsc_state_import(name, prefix, entries.data(), entries.size(), from, &policy,
+                                    &state, notes.data(), notes.size(), &noted, &err);
     if (status != GSC_OK) {
         check_refusal(err, status);
-        claim(unchanged(), "a refusal changes nothing");
+        claim(same(policy, policy_before) && same(state, state_before) &&
+                  std::memcmp(notes.data(), notes_before.data(), notes.size() * sizeof notes[0]) ==
+                      0,
+              "a refusal changes nothing");
         return;
     }
     notes.resize(noted);
     check_notes(notes, entries.size());
-    check_scaler(source, policy, state);
+    if (settings)
+        claim(gsc_policy_check(&policy, &err) == GSC_OK, "the policy can be used", err.message);
+    else
+        check_scaler(source, policy, state);
 }

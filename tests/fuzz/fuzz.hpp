@@ -41,7 +41,16 @@ inline void claim(bool holds, const char *text, const std::string &details = "")
         broken(text, details);
 }
 
-std::string text(const gsc_report &report);
+/* The words of a struct, for a message. */
+template <class T> std::string words_of(const T &object)
+{
+    uint64_t words[sizeof object / 8];
+    std::string text;
+    std::memcpy(words, &object, sizeof words);
+    for (const uint64_t word : words)
+        text += hex(word) + " ";
+    return text + "\n";
+}
 
 /* A refusal is for any language: no functions and constants of C in its sentence. */
 inline bool no_c_names(const gsc_error &err)
@@ -50,9 +59,10 @@ inline bool no_c_names(const gsc_error &err)
            std::strstr(err.message, "GSC_") == nullptr;
 }
 
+const char *random_preset(Source &source);
+
 /* The parts. `rare` inputs may take long. */
 void fuzz_lists(Source &source, bool rare);
-void fuzz_invalid_lists(Source &source);
 void fuzz_states(Source &source);
 void fuzz_formats(Source &source);
 

@@ -2,53 +2,39 @@
 // Policies of random fields, the scales that they lead to, and what was saved of them: a policy
 // that is accepted keeps its promises over any reports, and bytes that were damaged are refused or
 // load to a state that can be used.
-#include <iomanip>
-
 #include "fuzz.hpp"
 
 namespace {
 
 constexpr uint64_t head_size = 32;
 
-double gsc_policy::*const doubles[] = {
-    &gsc_policy::init_scale,
-    &gsc_policy::growth_factor,
-    &gsc_policy::backoff_factor,
-    &gsc_policy::max_scale,
-    &gsc_policy::min_scale,
-    &gsc_policy::overflow_tolerance,
-    &gsc_policy::target_amax,
-    &gsc_policy::log2_decay,
-    &gsc_policy::log2_slow_decay,
-    &gsc_policy::log2_margin_sigmas,
-    &gsc_policy::overflow_sample_log2,
-    &gsc_policy::guard_norm,
-    &gsc_policy::guard_ratio,
-    &gsc_policy::guard_sigmas,
-    &gsc_policy::guard_decay,
-    &gsc_policy::guard_init_mean,
-};
+double gsc_policy::*const doubles[] = {&gsc_policy::init_scale,
+                                       &gsc_policy::growth_factor,
+                                       &gsc_policy::backoff_factor,
+                                       &gsc_policy::max_scale,
+                                       &gsc_policy::min_scale,
+                                       &gsc_policy::overflow_tolerance,
+                                       &gsc_policy::target_amax,
+                                       &gsc_policy::log2_decay,
+                                       &gsc_policy::log2_slow_decay,
+                                       &gsc_policy::log2_margin_sigmas,
+                                       &gsc_policy::overflow_sample_log2,
+                                       &gsc_policy::guard_norm,
+                                       &gsc_policy::guard_ratio,
+                                       &gsc_policy::guard_sigmas,
+                                       &gsc_policy::guard_decay,
+                                       &gsc_policy::guard_init_mean};
 uint32_t gsc_policy::*const words[] = {
     &gsc_policy::arithmetic,   &gsc_policy::growth_rule,    &gsc_policy::growth_extra_steps,
     &gsc_policy::ceiling_rule, &gsc_policy::floor_rule,     &gsc_policy::overflow_test,
     &gsc_policy::hysteresis,   &gsc_policy::overflow_reset, &gsc_policy::apply_delay,
     &gsc_policy::quirks,       &gsc_policy::reserved,       &gsc_policy::guard_sample,
-    &gsc_policy::guard_flags,
-};
-
-uint32_t count_presets()
-{
-    uint32_t count = 0;
-    while (gsc_preset_name(count))
-        count++;
-    return count;
-}
+    &gsc_policy::guard_flags};
 
 gsc_policy random_policy(Source &source)
 {
-    static const uint32_t presets = count_presets();
     gsc_policy p = GSC_POLICY_INIT;
-    const char *name = gsc_preset_name(static_cast<uint32_t>(source.below(presets)));
+    const char *name = random_preset(source);
     if (source.one_in(4))
         name = "openseq2seq_logmax"; /* the one that predicts */
     if (!source.one_in(4))
@@ -69,31 +55,6 @@ gsc_policy random_policy(Source &source)
             p.*doubles[source.below(std::size(doubles))] = source.number();
         }
     return p;
-}
-
-std::string words_of(const gsc_policy &p)
-{
-    std::ostringstream s;
-    s << std::hexfloat;
-    for (const auto field : doubles)
-        s << p.*field << " ";
-    for (const auto field : words)
-        s << p.*field << " ";
-    s << p.growth_interval << " " << p.max_failed_backoffs;
-    return "policy (doubles, words, interval, stall limit): " + s.str() + "\n";
-}
-
-std::string words_of(const gsc_state &s)
-{
-    std::ostringstream t;
-    t << std::hexfloat << "scale " << s.factor.scale << " next " << s.next.scale << " serial "
-      << s.next.generation << " means " << s.log2_mean << " " << s.log2_slow_mean << " "
-      << s.log2_mean_square << " starts " << s.log2_zero_weight << " " << s.log2_slow_zero_weight
-      << " good " << s.good_steps << " steps " << s.steps_since_change << " overflows "
-      << s.overflows_since_reset << " stalled " << s.failed_backoffs << " events " << s.events
-      << " guard " << s.guard_mean << " " << s.guard_variance << " " << s.guard_count << " "
-      << s.guard_in_a_row << " " << s.guard_multiplier << " " << s.guard_threshold << "\n";
-    return t.str();
 }
 
 bool guards(const gsc_policy &p)
@@ -175,7 +136,7 @@ bool is_overflow(const gsc_policy &p, const gsc_report &r)
            (p.overflow_test == GSC_TEST_NORM && r.sum_squares > std::numeric_limits<float>::max());
 }
 
-std::string words_of(const gsc_error &err)
+std::string sentence(const gsc_error &err)
 {
     return std::to_string(err.status) + " " + err.name + "." + err.field + ": " + err.message;
 }
@@ -248,16 +209,16 @@ void load_damaged(Bytes bytes, Source &source)
     const gsc_status status = gsc_state_load(bytes.data(), bytes.size(), loaded, &state, &err);
     if (status != GSC_OK) {
         claim(status == err.status && err.name[0] && err.message[0] && no_c_names(err),
-              "a refusal says why", words_of(err));
+              "a refusal says why", sentence(err));
         claim(same(state, marked) && policy == policy_before, "a refused load writes nothing");
         return;
     }
     describe = [&] { return words_of(state); };
-    claim(gsc_policy_check(loaded, &err) == GSC_OK, "a loaded policy can be used", words_of(err));
+    claim(gsc_policy_check(loaded, &err) == GSC_OK, "a loaded policy can be used", sentence(err));
     unsigned char again[GSC_SAVED_SIZE_MAX];
     uint64_t size;
     claim(gsc_state_save(loaded, &state, again, sizeof again, &size, &err) == GSC_OK,
-          "a loaded state can be saved", words_of(err));
+          "a loaded state can be saved", sentence(err));
     if (std::memcmp(again, bytes.data(), 24) == 0) /* else of other sizes, or an older format */
         claim(std::memcmp(again + head_size, &bytes[head_size], size - head_size - 4) == 0,
               "what was loaded is saved as the same bytes");
@@ -318,7 +279,7 @@ void fuzz_states(Source &source)
     if (status != GSC_OK) {
         claim(status == GSC_ERROR_POLICY && std::string(err.name) == "policy" && err.field[0] &&
                   no_c_names(err),
-              "a bad policy is refused by its field", words_of(err));
+              "a bad policy is refused by its field", sentence(err));
         claim(same(state, marked), "a refused init writes nothing");
         return;
     }
@@ -334,7 +295,7 @@ void fuzz_states(Source &source)
             report.generation = state.factor.generation;
         const gsc_state before = state;
         claim(gsc_state_update(nullptr, &p, &state, &report, &state, &err) == GSC_OK,
-              "a state of updates can be updated", words_of(err));
+              "a state of updates can be updated", sentence(err));
         check_update(p, before, state, is_overflow(p, report),
                      report.generation != 0 && report.generation != before.factor.generation);
         check_scale(p, state.next.scale, start);
@@ -345,7 +306,7 @@ void fuzz_states(Source &source)
     Bytes bytes(GSC_SAVED_SIZE_MAX);
     uint64_t size = 0, needed = 0;
     claim(gsc_state_save(&p, &state, bytes.data(), bytes.size(), &size, &err) == GSC_OK,
-          "a state of updates can be saved", words_of(err));
+          "a state of updates can be saved", sentence(err));
     claim(gsc_state_save(&p, &state, nullptr, 0, &needed, nullptr) == GSC_OK && needed == size,
           "the size is known before");
     bytes.resize(size);
@@ -353,6 +314,6 @@ void fuzz_states(Source &source)
     gsc_state loaded;
     claim(gsc_state_load(bytes.data(), size, &loaded_policy, &loaded, &err) == GSC_OK &&
               same(loaded, state) && same(loaded_policy, p),
-          "what was saved is loaded", words_of(err));
+          "what was saved is loaded", sentence(err));
     load_damaged(std::move(bytes), source);
 }

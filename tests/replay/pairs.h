@@ -83,3 +83,25 @@ static inline void print_update(const char *step, const gsc_state *state)
         printf("/%a/%a/%a", state->guard_multiplier, state->guard_mean, state->guard_variance);
     putchar(' ');
 }
+
+/* Answers each line of stdin, as replay.py says, with what `replay` prints and the scale
+ * afterwards; `replay` goes on from the state. */
+static inline void answer_lines(gsc_status (*replay)(const gsc_policy *, gsc_state *, char *steps,
+                                                     gsc_error *))
+{
+    static char line[1 << 16], preset[64], settings[4096], steps[1 << 16], checkpoint[4096];
+    while (fgets(line, sizeof line, stdin)) {
+        gsc_policy policy = GSC_POLICY_INIT;
+        gsc_state state;
+        gsc_error err = {0};
+        *checkpoint = '\0';
+        if (sscanf(line, "%63s %4095s %65535s %4095s", preset, settings, steps, checkpoint) < 3)
+            puts("error three words expected");
+        else if (read_policy(preset, settings, &policy, &err) != GSC_OK ||
+                 read_state(preset, checkpoint, &policy, &state, &err) != GSC_OK ||
+                 replay(&policy, &state, steps, &err) != GSC_OK)
+            printf("error %d %s\n", err.status, err.message);
+        else
+            printf("%a\n", state.factor.scale);
+    }
+}

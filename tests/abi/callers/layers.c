@@ -47,7 +47,7 @@ int main(void)
     gsc_policy policy = GSC_POLICY_INIT;
     gsc_tensor_options options = GSC_TENSOR_OPTIONS_INIT;
     gsc_state state;
-    gsc_report each[3], report, merged;
+    gsc_report each[3], report;
     gsc_error err;
     double norms[3];
     char text[256] = "";
@@ -65,11 +65,6 @@ int main(void)
     MUST(!fgets(text, sizeof text, log)); /* no other parameter is blamed */
     MUST(norms[0] == 5 && norms[1] == 1 && norms[2] == 1);
     MUST(report.first_tensor == 1 && report.first_element == 1 && report.elements == 6);
-
-    /* The reports of the tensors make that of the list, bit for bit. */
-    MUST(gsc_report_merge(NULL, each, 3, GSC_MERGE_SHARDS, &policy, &merged, &err) == GSC_OK);
-    merged.kind = report.kind;
-    MUST(memcmp(&merged, &report, sizeof report) == 0);
 
     gradients[1].dtype = 99;
     MUST(unscale_and_tell(&state, &options, gradients, names, 3, norms, log, &report, &err) ==
