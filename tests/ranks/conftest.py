@@ -9,9 +9,9 @@ import engines  # noqa: E402, after that
 
 
 def pytest_addoption(parser):
-    parser.addoption("--long", action="store_true", help="mpi4py beside C over MPI, and ranks that are 8 s late")
+    parser.addoption("--long", action="store_true", help="the late rank that is waited for is 8 s late")
 
 
 def pytest_generate_tests(metafunc):
     if "engine" in metafunc.fixturenames:
-        metafunc.parametrize("engine", engines.ALL if metafunc.config.getoption("--long") else engines.IN_CI)
+        metafunc.parametrize("engine", engines.ALL, ids=[type(engine).__name__.lower() for engine in engines.ALL])

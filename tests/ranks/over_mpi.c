@@ -2,8 +2,7 @@
 /*
  * The rank program of steps.py, in C over MPI.
  *
- *     mpirun -np 4 over_mpi faults DIRECTORY FAULT SECONDS
- *     mpirun -np N over_mpi reports FILE DIRECTORY    merges each row of N reports in FILE
+ *     mpirun -np 4 over_mpi DIRECTORY FAULT SECONDS
  */
 #define _POSIX_C_SOURCE 200809L
 #include <math.h>
@@ -29,16 +28,6 @@ static void must(gsc_status status)
     }
 }
 
-static FILE *opened(const char *directory, const char *name, const char *mode)
-{
-    char path[4096];
-    snprintf(path, sizeof path, "%s/%s", directory, name);
-    FILE *file = fopen(path, mode);
-    if (!file)
-        MPI_Abort(MPI_COMM_WORLD, 2);
-    return file;
-}
-
 static gsc_status merge(gsc_report *report, const gsc_policy *policy, gsc_error *err)
 {
     gsc_report all[MOST];
@@ -61,6 +50,8 @@ static int step(int number, const char *fault, unsigned seconds, const gsc_polic
             ((float *)list[t].data)[i] =
                 (float)(1 + (number + rank + (int)i) % 7) * state->factor.scale_f32;
     const int bad = rank == BAD_RANK && number == BAD_STEP;
+    if (bad)
+        sleep(seconds);
     if (bad && strcmp(fault, "nan") == 0)
         weight[2] = NAN;
     if (bad && strcmp(fault, "fails") == 0)
@@ -76,8 +67,6 @@ static int step(int number, const char *fault, unsigned seconds, const gsc_polic
     must(gsc_report_set_rank(NULL, &report, policy, state, (uint32_t)rank, &report, NULL));
     if (bad && strcmp(fault, "dies") == 0)
         raise(SIGKILL);
-    if (bad && strcmp(fault, "late") == 0)
-        sleep(seconds);
     status = merge(&report, policy, &err);
     if (status == GSC_OK)
         status = gsc_state_update(NULL, policy, state, &report, state, &err);
@@ -96,14 +85,16 @@ static int faults(const char *directory, const char *fault, unsigned seconds)
 {
     gsc_policy policy = GSC_POLICY_INIT;
     gsc_state state;
-    char name[16];
+    char path[4096];
     int goes_on = 1;
     must(gsc_policy_preset("torch", &policy, NULL));
     policy.init_scale = strcmp(fault, "drift") == 0 && rank == BAD_RANK ? 2 : 4;
     policy.growth_interval = 2;
     must(gsc_state_init(NULL, &policy, &state, NULL));
-    snprintf(name, sizeof name, "%d", rank);
-    FILE *log = opened(directory, name, "w");
+    snprintf(path, sizeof path, "%s/%d", directory, rank);
+    FILE *log = fopen(path, "w");
+    if (!log)
+        MPI_Abort(MPI_COMM_WORLD, 2);
     setvbuf(log, NULL, _IOLBF, 0);
     for (int i = 0; i < STEPS && goes_on; i++)
         goes_on = step(i, fault, seconds, &policy, &state, log);
@@ -111,31 +102,12 @@ static int faults(const char *directory, const char *fault, unsigned seconds)
     return goes_on;
 }
 
-static int reports(const char *path, const char *directory)
-{
-    gsc_report row[MOST];
-    char name[32];
-    FILE *in = fopen(path, "rb");
-    snprintf(name, sizeof name, "%d-%d", size, rank);
-    FILE *out = opened(directory, name, "wb");
-    while (fread(row, sizeof *row, (size_t)size, in) == (size_t)size) {
-        must(merge(&row[rank], NULL, NULL));
-        fwrite(&row[rank], sizeof *row, 1, out);
-    }
-    fclose(in);
-    return fclose(out) == 0;
-}
-
 int main(int argc, char **argv)
 {
     MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &size);
-    int good = 0;
-    if (argc == 5 && strcmp(argv[1], "faults") == 0)
-        good = faults(argv[2], argv[3], (unsigned)atoi(argv[4]));
-    else if (argc == 4 && strcmp(argv[1], "reports") == 0 && size <= MOST)
-        good = reports(argv[2], argv[3]);
+    const int good = argc == 4 && size <= MOST && faults(argv[1], argv[2], (unsigned)atoi(argv[3]));
     MPI_Finalize(); /* a rank that leaves without is the end of all, with lines not written */
     return !good;
 }

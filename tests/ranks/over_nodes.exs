@@ -1,22 +1,19 @@
 # SPDX-License-Identifier: MIT
 # The rank program of steps.py, on nodes of distributed Erlang.
 #
-#     elixir -pa .../gradscaler/ebin over_nodes.exs SIZE faults DIRECTORY FAULT SECONDS    RANKS_TIMEOUT: of :erpc, seconds
-#     elixir -pa .../gradscaler/ebin over_nodes.exs SIZE reports FILE DIRECTORY    merges each row of SIZE reports in FILE
+#     elixir -pa .../gradscaler/ebin over_nodes.exs SIZE DIRECTORY FAULT SECONDS    RANKS_TIMEOUT: of :erpc, seconds
 {:module, Rank, code, _} =
   defmodule Rank do
     @moduledoc "What a node does when it is asked to; it knows its rank."
 
-    alias GradScaler.Report
-
     @bad_step 3
     @bad_rank 1
 
-    def start(rank, size, directory, fault) do
+    def start(rank, directory, fault) do
       scale = if {fault, rank} == {"drift", @bad_rank}, do: 2.0, else: 4.0
       scaler = GradScaler.new("torch", init_scale: scale, growth_interval: 2)
-      put(%{rank: rank, size: size, directory: directory, scaler: scaler, fault: fault})
-      if fault, do: File.write!(log(rank, directory), "")
+      put(%{rank: rank, directory: directory, scaler: scaler, fault: fault})
+      File.write!(log(rank, directory), "")
     end
 
     defp put(mine), do: :persistent_term.put(__MODULE__, mine)
@@ -26,56 +23,44 @@
     def report(step, seconds) do
       %{rank: rank, scaler: scaler, fault: fault} = :persistent_term.get(__MODULE__)
       bad = {step, rank} == {@bad_step, @bad_rank} and fault
+      if bad, do: Process.sleep(1000 * seconds)
       scale = GradScaler.loss_scale(scaler)
 
       [weight, bias] =
-        for size <- [8, 4],
-            do:
-              for(
-                i <- 0..(size - 1),
-                into: <<>>,
-                do: <<(1 + rem(step + rank + i, 7)) * scale::little-float-32>>
-              )
-
-      nan = <<0x7FC00000::little-32>>
+        for size <- [8, 4] do
+          for i <- 0..(size - 1), into: <<>>, do: <<(1 + rem(step + rank + i, 7)) * scale::little-float-32>>
+        end
 
       weight =
-        if bad == "nan",
-          do: binary_part(weight, 0, 8) <> nan <> binary_part(weight, 12, 20),
-          else: weight
-
-      weight = if bad == "fails", do: binary_part(weight, 0, 31), else: weight
+        case bad do
+          "nan" -> binary_part(weight, 0, 8) <> <<0x7FC00000::little-32>> <> binary_part(weight, 12, 20)
+          "fails" -> binary_part(weight, 0, 31)
+          _ -> weight
+        end
 
       report =
         try do
-          {_, report} =
-            GradScaler.unscale(%{weight: {:f32, weight}, bias: {:f32, bias}}, scaler, want: :norm)
-
+          grads = %{weight: {:f32, weight}, bias: {:f32, bias}}
+          {_, report} = GradScaler.unscale(grads, scaler, want: :norm)
           report
         rescue
           _ in ArgumentError -> GradScaler.failed_report(:dtype)
         end
 
       if bad == "dies", do: System.cmd("kill", ["-KILL", System.pid()])
-      if bad == "late", do: Process.sleep(1000 * seconds)
       GradScaler.set_rank(report, scaler, rank)
     end
 
     @doc "Merges what the nodes answered, and updates; a line says what came of it. Whether to go on."
     def step(step, reports) do
-      %{rank: rank, scaler: scaler, directory: directory} =
-        mine = :persistent_term.get(__MODULE__)
+      %{rank: rank, scaler: scaler, directory: directory} = mine = :persistent_term.get(__MODULE__)
 
       {line, scaler} =
         try do
           report = GradScaler.merge(reports, :shards, scaler)
           updated = GradScaler.update(scaler, report)
           said = if GradScaler.overflow?(report), do: "skipped", else: "stepped"
-
-          line =
-            "#{said} #{GradScaler.norm(report)} #{GradScaler.loss_scale(updated)} #{where(report)}"
-
-          {line, updated}
+          {"#{said} #{GradScaler.norm(report)} #{GradScaler.loss_scale(updated)} #{where(report)}", updated}
         rescue
           error in ArgumentError -> {"refused #{error.message}", nil}
         end
@@ -91,23 +76,6 @@
         {path, _} -> "rank #{GradScaler.ranks(report).first}: #{inspect(path)}"
       end
     end
-
-    @doc "This node's reports of a file."
-    def own(path) do
-      %{rank: rank, size: size} = :persistent_term.get(__MODULE__)
-
-      bytes = byte_size(Report.encode(%Report{}))
-
-      for <<row::binary-size(bytes * size) <- File.read!(path)>>,
-        do: Report.decode(binary_part(row, bytes * rank, bytes))
-    end
-
-    @doc "Merges the reports of all nodes, case by case, into a file."
-    def merge(of_ranks) do
-      %{rank: rank, size: size, directory: directory} = :persistent_term.get(__MODULE__)
-      merged = Enum.zip_with(of_ranks, &Report.encode(GradScaler.merge(&1, :shards)))
-      File.write!(Path.join(directory, "#{size}-#{rank}"), merged)
-    end
   end
 
 :persistent_term.put(:code_of_rank, code)
@@ -115,23 +83,16 @@
 defmodule Ranks do
   @moduledoc "What the node that started the others does."
 
-  def main([size | arguments]) do
-    run(arguments, nodes(String.to_integer(size)))
-  end
-
-  defp run(["faults", directory, fault, seconds], nodes) do
+  def main([size, directory, fault, seconds]) do
+    nodes = nodes(String.to_integer(size))
     timeout = 1000 * String.to_integer(System.get_env("RANKS_TIMEOUT", "60"))
-    start(nodes, directory, fault)
+
+    for {node, rank} <- Enum.with_index(nodes),
+        do: :erpc.call(node, Rank, :start, [rank, directory, fault])
+
     seconds = String.to_integer(seconds)
     went_on = Enum.take_while(0..5, &step(nodes, &1, seconds, timeout))
     System.halt(if length(went_on) == 6, do: 0, else: 1)
-  end
-
-  defp run(["reports", file, directory], nodes) do
-    start(nodes, directory, nil)
-    of_ranks = for {:ok, reports} <- :erpc.multicall(nodes, Rank, :own, [file]), do: reports
-    for result <- :erpc.multicall(nodes, Rank, :merge, [of_ranks]), do: {:ok, :ok} = result
-    System.halt(0)
   end
 
   defp nodes(size) do
@@ -146,22 +107,11 @@ defmodule Ranks do
   defp peer(rank) do
     paths = for path <- :code.get_path(), argument <- [~c"-pa", path], do: argument
 
-    options = %{
-      name: :"rank#{rank}_#{System.pid()}",
-      host: ~c"127.0.0.1",
-      longnames: true,
-      args: paths
-    }
-
-    {:ok, _, node} = :peer.start(options)
+    name = :"rank#{rank}_#{System.pid()}"
+    {:ok, _, node} = :peer.start(%{name: name, host: ~c"127.0.0.1", longnames: true, args: paths})
     code = :persistent_term.get(:code_of_rank)
     {:module, Rank} = :erpc.call(node, :code, :load_binary, [Rank, ~c"over_nodes.exs", code])
     node
-  end
-
-  defp start(nodes, directory, fault) do
-    for {node, rank} <- Enum.with_index(nodes),
-        do: :erpc.call(node, Rank, :start, [rank, length(nodes), directory, fault])
   end
 
   defp step(nodes, step, seconds, timeout) do

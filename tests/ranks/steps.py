@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What every rank program does, whatever its engine: six steps, of which rank 1 has a fault in one.
+"""What every rank program does, whatever its engine: six steps, of which rank 1 has a fault in one, or is late.
 
 Element i of rank r's gradients in step s is (1 + (s + r + i) % 7) * scale, so that all sums are exact, and norms and
 scales are known beforehand. A rank writes a line a step to its file:
@@ -17,7 +17,7 @@ from gradscaler import Report
 STEPS, BAD_STEP, BAD_RANK = 6, 3, 1
 INIT_SCALE, GROWTH_INTERVAL = 4.0, 2
 SIZES = {"weight": 8, "bias": 4}
-REPORT_SIZE = len(bytes(Report()))
+REPORT_SIZE, CASES_OF = len(bytes(Report())), 3  # ranks of a case
 
 
 def gradients(step, rank):
@@ -29,7 +29,7 @@ def expected(size, fault):
     """(stepped, norm, scale after the update) of each step that is not refused."""
     scale, good, found = INIT_SCALE, 0, []
     for step in range(STEPS):
-        if (fault, step) in [("drift", 0), ("fails", BAD_STEP), ("dies", BAD_STEP), ("too late", BAD_STEP)]:
+        if (fault, step) in [("drift", 0), ("fails", BAD_STEP), ("dies", BAD_STEP), ("late", BAD_STEP)]:
             break
         squares = sum(g * g for rank in range(size) for values in gradients(step, rank) for g in values)
         bad = fault == "nan" and step == BAD_STEP
@@ -59,8 +59,8 @@ class Log:
         sys.exit(1)
 
 
-def cases(path, ranks):
-    """The reports of one case after another: a list of `ranks` times REPORT_SIZE bytes."""
-    with open(path, "rb") as file:
-        while row := file.read(ranks * REPORT_SIZE):
+def cases(directory):
+    """The reports of one case after another: a list of CASES_OF times REPORT_SIZE bytes."""
+    with open(f"{directory}/cases", "rb") as file:
+        while row := file.read(CASES_OF * REPORT_SIZE):
             yield [bytearray(row[at : at + REPORT_SIZE]) for at in range(0, len(row), REPORT_SIZE)]

@@ -4,6 +4,7 @@
 import inspect
 import pathlib
 import re
+import sys
 
 import engines
 import jax
@@ -51,20 +52,17 @@ def run_torch(rank, size, directory):
     torch.distributed.destroy_process_group()
 
 
-def run_jax(rank, size, port):
+def run_jax(rank, size, directory):
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
-    names = {"coordinator": f"localhost:{port}", "ranks": size, "rank": rank}
+    names = {"coordinator": f"localhost:{(directory / 'port').read_text()}", "ranks": size, "rank": rank}
     for code in codes("python jax"):
         exec(compile(code, "docs/ranks.md", "exec"), names)
     assert not names["overflow"].addressable_data(0) and float(names["scaler"].state.addressable_data(0)[0]) >= 0
 
 
-def test_the_examples_for_torch_run_on_two_ranks(tmp_path):
-    assert start.processes(run_torch, 2, tmp_path) == [0, 0]
-
-
-def test_the_example_for_jax_runs_in_two_processes():
-    assert start.processes(run_jax, 2, engines.free_port()) == [0, 0]
+@pytest.mark.parametrize("run", [run_torch, run_jax])
+def test_the_examples_for_torch_and_jax_run_in_two_processes(run, tmp_path):
+    assert start.processes(run, 2, tmp_path) == [0, 0]
 
 
 IN_GROUPS = """
@@ -81,7 +79,7 @@ def test_the_examples_for_mpi_run_on_four_ranks_and_a_group_that_is_refused_stop
     code = "\n".join(codes("python mpi"))
     assert "size = 64 " in code
     program.write_text(code.replace("size = 64 ", "size = 2 ") + IN_GROUPS)
-    status, output = start.command([*engines.MPIRUN, "4", engines.sys.executable, "-m", "mpi4py", str(program)])
+    status, output = start.command([*engines.MPIRUN, "4", sys.executable, "-m", "mpi4py", str(program)])
     assert status == 0, output
     assert output.count("rank 3 has another policy or state than rank 2") == 2, output
     assert all(re.search(f"rank {rank} stops: .*rank 2", output) for rank in range(4)), output

@@ -2,14 +2,12 @@
 """A rank of torch.distributed over gloo."""
 
 import datetime
-import hashlib
 import os
 import signal
 import time
 
 import torch
 import torch.distributed as dist
-from problem import ROUNDS, SHARDS, batch, start
 from steps import BAD_RANK, BAD_STEP, GROWTH_INTERVAL, INIT_SCALE, STEPS, Log, cases, gradients
 
 from gradscaler import Want
@@ -35,6 +33,7 @@ def faults(rank, size, directory, fault, seconds, timeout):
         for (_, parameter), values in zip(parameters, gradients(step, rank), strict=True):
             parameter.grad = torch.tensor(values) * scaler.get_scale()
         if step == BAD_STEP and rank == BAD_RANK:
+            time.sleep(seconds)
             if fault == "nan":
                 parameters[0][1].grad[2] = torch.nan
             elif fault == "fails":
@@ -43,8 +42,6 @@ def faults(rank, size, directory, fault, seconds, timeout):
                 optimizer.param_groups[0]["params"][0] = half
             elif fault == "dies":
                 os.kill(os.getpid(), signal.SIGKILL)
-            elif fault == "late":
-                time.sleep(seconds)
         before = parameters[0][1].detach().clone()
         try:
             scaler.step(optimizer)
@@ -57,55 +54,12 @@ def faults(rank, size, directory, fault, seconds, timeout):
     dist.destroy_process_group()
 
 
-def reports(rank, size, directory, files):
-    """Merges cases of as many ranks as each file has, which ranks 0, 1, ... gather."""
+def reports(rank, size, directory):
+    """Merges, for each case of a file, the reports that all ranks gather, into a file of each rank."""
     join(rank, size, directory)
-    for ranks, path in files.items():
-        group = dist.new_group(list(range(ranks)))
-        if rank < ranks:
-            with open(f"{directory}/{ranks}-{rank}", "wb") as out:
-                mine = torch.cat([torch.frombuffer(case[rank], dtype=torch.uint8) for case in cases(path, ranks)])
-                every = _ranks.gathered(mine, group).view(ranks, -1, _device.SIZE)
-                for case in every.transpose(0, 1):
-                    out.write(_device.data(_device.merged(case)))
+    mine = torch.cat([torch.frombuffer(case[rank], dtype=torch.uint8) for case in cases(directory)])
+    every = _ranks.gathered(mine, dist.group.WORLD).view(size, -1, _device.SIZE)
+    with open(f"{directory}/{rank}", "wb") as out:
+        for case in every.transpose(0, 1):
+            out.write(_device.data(_device.merged(case)))
     dist.destroy_process_group()
-
-
-def train(rank, size, directory):
-    """Trains with four shards of a batch and four tensors of parameters: of `size` ranks, 4 or 1, each has its share.
-
-    The gradients of a shard are float16, whose sums over the shards are exact in float64, so that they are the same in
-    any order. Each rank then unscales, clips and steps the tensor that is its own.
-    """
-    torch.set_num_threads(1)
-    if size > 1:
-        join(rank, size, directory)
-    images, targets = (torch.from_numpy(array) for array in batch())
-    parameters = [torch.from_numpy(array).requires_grad_() for array in start()]
-    mine = [rank] if size > 1 else range(SHARDS)
-    optimizer = torch.optim.SGD([parameters[i] for i in mine], lr=0.1, momentum=0.9)
-    group = {"process_group": dist.group.WORLD, "sharded": True} if size > 1 else {}
-    scaler = GradScaler("cpu", init_scale=2.0**22, growth_interval=5, **group)
-    with open(f"{directory}/{rank}", "w") as log:
-        for _ in range(ROUNDS):
-            sums = [torch.zeros_like(p) for p in parameters]
-            for shard in mine:
-                halves = [p.detach().half().requires_grad_() for p in parameters]
-                x, y = images.chunk(SHARDS)[shard].half(), targets.chunk(SHARDS)[shard]
-                outputs = torch.tanh(x @ halves[0] + halves[1]) @ halves[2] + halves[3]
-                scaler.scale((outputs.float() - y).square().sum() / len(images)).backward()
-                for total, half in zip(sums, halves, strict=True):
-                    total += half.grad
-            for total in sums if size > 1 else ():
-                dist.all_reduce(total)
-            for i in mine:
-                parameters[i].grad = sums[i]
-            norm = scaler.unscale_(optimizer, max_norm=1.0)
-            scaler.step(optimizer)
-            scaler.update()
-            for i, parameter in enumerate(parameters if size > 1 else ()):
-                dist.broadcast(parameter.detach(), i)
-            digest = hashlib.sha256(b"".join(_device.data(p.detach()) for p in parameters)).hexdigest()
-            log.write(f"{norm.item().hex()} {scaler.get_scale()} {scaler.step_was_skipped} {digest}\n")
-    if size > 1:
-        dist.destroy_process_group()

@@ -2,8 +2,6 @@
 """Without the compiled handler the core is asked on the host: in transforms, on several devices; what is refused."""
 
 import os
-import subprocess
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +9,7 @@ import numpy as np
 import pytest
 from jax import export
 from jax.sharding import AxisType, PartitionSpec
+from support import run_python
 
 import gradscaler
 from gradscaler import Want
@@ -40,21 +39,7 @@ def test_decisions_beside_a_gradient_are_constants():
         np.testing.assert_allclose(grads, factor * 2 * np.array(p))
 
 
-def test_a_batch_of_steps_is_its_steps():
-    scalers = [Scaler("torch").set_scale(2.0**k, good_steps=k) for k in range(5)]
-    grads = jnp.stack([jnp.full(3, x) for x in (1.0, np.inf, 3.0, np.nan, 5.0)])
-    batch = jax.tree.map(lambda *x: jnp.stack(x), *scalers)
-    step = jax.jit(lambda scaler, grad: scaler.step(grad, max_norm=1.0, per_tensor=True))
-    _, reports, after = jax.vmap(step)(batch, grads)
-    for i, (scaler, grad) in enumerate(zip(scalers, grads, strict=True)):
-        _, report, one = step(scaler, grad)
-        assert np.array_equal(after.state[i], one.state) and np.array_equal(reports.words[i], report.words)
-        assert np.array_equal(reports.words_per_tensor[i], report.words_per_tensor)
-    twice = jax.vmap(jax.vmap(lambda scaler: scaler.update(True).loss_scale))
-    assert twice(jax.tree.map(lambda a: a[None], batch)).shape == (1, 5)
-
-
-@pytest.mark.parametrize("preset", ["openseq2seq_logmax", "fairseq", "guard", "torch"])
+@pytest.mark.parametrize("preset", ["openseq2seq_logmax", "fairseq", "torch"])
 def test_a_step_of_gradients_has_the_state_of_the_host(preset):
     scaler, host = Scaler(preset), gradscaler.Scaler(preset)
     step = jax.jit(lambda scaler, grads: scaler.step(grads)[2])
@@ -65,12 +50,10 @@ def test_a_step_of_gradients_has_the_state_of_the_host(preset):
         assert np.asarray(scaler.state).tobytes() == bytes(host.state), size
 
 
-@pytest.mark.parametrize("count", [_host._WORDS_OF_AN_OPERAND // 64 + 1, 1000])
-def test_more_words_than_an_operand_may_have_are_split(count):
-    reports = [gradscaler.Report(kind=1, measured=1, sum_squares=i % 7, elements=i) for i in range(count)]
+def test_more_words_than_an_operand_may_have_are_split():
+    reports = [gradscaler.Report(kind=1, measured=1, sum_squares=i % 7, elements=i) for i in range(300)]
     rows = jnp.stack([_words.of_struct(report) for report in reports])
-    traced = jax.make_jaxpr(_host.merge)(rows)
-    (call,) = [line for line in traced.jaxpr.eqns if "callback" in line.primitive.name]
+    (call,) = [line for line in jax.make_jaxpr(_host.merge)(rows).jaxpr.eqns if "callback" in line.primitive.name]
     assert len(call.invars) > 1 and max(v.aval.size for v in call.invars) * 4 < 100_000
     assert np.asarray(jax.jit(_host.merge)(rows)).tobytes() == bytes(gradscaler.Report.merge(reports))
 
@@ -86,31 +69,28 @@ import gradscaler
 from gradscaler.jax import Scaler, _call, _host, _xla
 _xla.why_not, _call._warn_once = lambda platform: "a test", lambda platform, why: None
 mesh = jax.make_mesh((4,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
-grads = [jnp.full((4, 2), 2.0**16)] * 5
-grads = jax.device_put(grads, NamedSharding(mesh, P("data")))
-step = lambda scaler, grads: scaler.step(grads, want=1, axis_name=AXIS)
-AXIS = None
-plain = jax.jit(step)
-by_part = jax.jit(jax.shard_map(
-    lambda scaler, grads: scaler.step(grads, want=1, max_norm=1e9, axis_name="data"),
-    mesh=mesh, in_specs=(P(), P("data")), out_specs=(P("data"), P(), P()), check_vma=False))
-loop = jax.jit(jax.shard_map(
-    lambda scaler: jax.lax.scan(lambda s, _: (s.update(s.measure(jnp.ones(3), axis_name="data")), None),
-                                scaler, None, length=50)[0],
-    mesh=mesh, in_specs=P(), out_specs=P(), check_vma=False))
-many = jnp.tile(np.frombuffer(bytes(gradscaler.Report(kind=1, elements=1)), np.uint32), (1000, 1))  # 256 KB
+spread = NamedSharding(mesh, P("data"))
+def on_all(function, *specs):
+    return jax.jit(jax.shard_map(function, mesh=mesh, in_specs=specs[:-1], out_specs=specs[-1], check_vma=False))
+def by_part(scaler, grads):
+    return scaler.step(grads, want=1, max_norm=1e9, axis_name="data")
+def loop(scaler):
+    step = lambda scaler, _: (scaler.update(scaler.measure(jnp.ones(3), axis_name="data")), None)
+    return jax.lax.scan(step, scaler, None, length=50)[0]
 def twice(rows):
     overflows = jax.lax.psum(_host.merge(rows[0])[:2], "data")  # 0, for which the others wait
     return _host.merge(rows[0].at[:, :2].add(overflows))[None]
-merge = jax.jit(jax.shard_map(twice, mesh=mesh, in_specs=P("data"), out_specs=P("data"), check_vma=False))
-many = jax.device_put(jnp.tile(many, (4, 1, 1)), NamedSharding(mesh, P("data")))
-for way in plain, by_part:
+grads = jax.device_put([jnp.full((4, 2), 2.0**16)] * 2, spread)
+whole = jax.jit(lambda scaler, grads: scaler.step(grads, want=1))
+for step in whole, on_all(by_part, P(), P("data"), (P("data"), P(), P())):
     scaler = Scaler("torch")
     for _ in range(10):
-        results, report, scaler = jax.block_until_ready(way(scaler, grads))
-    assert float(report.norm) == np.sqrt(40).astype(np.float32) and scaler.good_steps == 10, (way, report)
-assert jax.block_until_ready(loop(Scaler("torch"))).good_steps == 50
-for _ in range(200):
+        _, report, scaler = jax.block_until_ready(step(scaler, grads))
+    assert float(report.norm) == 4.0 and scaler.good_steps == 10, report
+assert jax.block_until_ready(on_all(loop, P(), P())(Scaler("torch"))).good_steps == 50
+many = np.tile(np.frombuffer(bytes(gradscaler.Report(kind=1, elements=1)), np.uint32), (4, 1000, 1))  # 4 of 256 KB
+merge, many = on_all(twice, P("data"), P("data")), jax.device_put(many, spread)
+for _ in range(50):
     merged = jax.block_until_ready(merge(many))
 assert gradscaler.Report.from_bytes(np.asarray(merged[3]).tobytes()).elements == 1000
 print("done")
@@ -119,13 +99,7 @@ print("done")
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="processes are not bound to a core here")
 def test_four_devices_on_one_core_do_not_wait_for_each_other():
-    found = subprocess.run(
-        [sys.executable, "-c", ON_ONE_CORE],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env=os.environ | {"JAX_PLATFORMS": "cpu"},
-    )
+    found = run_python("-c", ON_ONE_CORE, JAX_PLATFORMS="cpu")
     assert found.stdout == "done\n", found.stderr[-2000:]
 
 

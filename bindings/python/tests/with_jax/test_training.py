@@ -2,8 +2,6 @@
 """Trained with: optax, flax nnx, Equinox; the example, and the blocks of the guide."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import equinox as eqx
@@ -13,6 +11,7 @@ import numpy as np
 import optax
 import pytest
 from flax import nnx
+from support import run_python
 
 import gradscaler
 from gradscaler.jax import Scaler, scaled
@@ -22,13 +21,18 @@ X = np.random.default_rng(0).standard_normal((64, 8)).astype(np.float32)
 Y = (X @ np.linspace(-1, 1, 8).astype(np.float32))[:, None]
 
 
-def log2_mean_square(prediction):
+def mean_square(prediction):
     return jnp.mean((prediction.astype(jnp.float32) - Y) ** 2)
 
 
-def test_an_optimizer_that_is_scaled_trains_as_one_that_is_not(way):
+def assert_trained(scaler, losses):
+    assert scaler.total_overflows > 0 and scaler.total_growths > 0
+    assert losses[-1] < 0.1 * losses[0] and np.isfinite(losses[-1])
+
+
+def test_an_optimizer_that_is_scaled_trains_as_one_that_is_not():
     def loss(params):
-        return log2_mean_square(jnp.asarray(X) @ params["w"])
+        return mean_square(jnp.asarray(X) @ params["w"])
 
     plain, ours = optax.adam(0.05), scaled(optax.adam(0.05), Scaler("torch", growth_interval=5))
     params = other = {"w": jnp.zeros((8, 1))}
@@ -48,21 +52,23 @@ def test_an_optimizer_that_is_scaled_trains_as_one_that_is_not(way):
     assert state.scaler.total_growths == 4 and not state.report.overflow and step._cache_size() == 1
 
 
-def test_a_scaled_optimizer_skips_an_overflow_whole(way):
-    optimizer = scaled(optax.adam(0.1), "torch")
-    params = {"w": jnp.ones(3, jnp.float32)}
-    state = optimizer.init(params)
-    updates, after = jax.jit(optimizer.update)({"w": jnp.array([1, jnp.inf, 1])}, state, params)
-    assert updates["w"].tolist() == [0, 0, 0] and after.report.overflow
-    assert jax.tree.all(jax.tree.map(lambda a, b: bool((a == b).all()), after.inner, state.inner))
-    assert after.scaler.loss_scale == state.scaler.loss_scale / 2
-    _, good = jax.jit(optimizer.update)({"w": jnp.ones(3)}, after, params)
-    assert good.inner[0].count == 1
+@pytest.mark.parametrize("scaler, bad", [("torch", np.inf), (Scaler("none", guard_norm=4.0), 9.0)])
+def test_a_scaled_optimizer_skips_a_step_whole(way, scaler, bad):
+    optimizer, params = scaled(optax.adam(0.1), scaler), {"w": jnp.zeros(3)}
+    state, update = optimizer.init(params), jax.jit(optimizer.update)
+    for norm in 1.0, bad, 2.0:
+        updates, after = update(state.scaler.scale({"w": jnp.array([norm, 0, 0])}), state, params)
+        assert bool(after.scaler.skip) == (norm == bad) and bool(updates["w"].any()) == (norm != bad)
+        assert bool(after.report.overflow) == np.isinf(norm)
+        moments = jax.tree.leaves(after.inner), jax.tree.leaves(state.inner)
+        assert all(np.array_equal(a, b) for a, b in zip(*moments, strict=True)) == (norm == bad)
+        state = after
+    assert state.inner[0].count == 2
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, None])
 def test_the_state_of_a_scaled_optimizer_keeps_its_dtypes(dtype):
-    optimizer, params = gradscaler.jax.scaled(optax.adam(1e-3), dtype=dtype), {"w": jnp.ones(3, jnp.bfloat16)}
+    optimizer, params = scaled(optax.adam(1e-3), dtype=dtype), {"w": jnp.ones(3, jnp.bfloat16)}
     state = optimizer.init(params)
     grads = jax.tree.map(lambda p: state.scaler.scale(p), params)
 
@@ -82,37 +88,30 @@ def test_a_scaled_optimizer_clips_by_the_norm_and_joins_a_chain():
     np.testing.assert_allclose(updates, -1.0, rtol=1e-5)
 
 
-def test_a_scaled_optimizer_says_at_once_what_is_wrong():
-    for build, kind, match in [
-        (lambda: gradscaler.jax.scaled(optax.adam(1.0), max_norm=-1), ValueError, "max_norm=-1.0"),
-        (lambda: gradscaler.jax.scaled("adam"), TypeError, "optimizer must be one of optax, .*not str"),
-        (lambda: gradscaler.jax.scaled(optax.adam(1.0), dtype="fp16"), TypeError, "dtype='fp16' is no dtype"),
-        (lambda: gradscaler.jax.scaled(optax.adam(1.0)).update([jnp.ones(2)], ()), TypeError, "ScaledState, not tuple"),
-    ]:
-        with pytest.raises(kind, match=match):
-            build()
+@pytest.mark.parametrize(
+    "build, kind, match",
+    [
+        (lambda: scaled(optax.adam(1.0), max_norm=-1), ValueError, "max_norm=-1.0"),
+        (lambda: scaled("adam"), TypeError, "optimizer must be one of optax, .*not str"),
+        (lambda: scaled(optax.adam(1.0), dtype="fp16"), TypeError, "dtype='fp16' is no dtype"),
+        (lambda: scaled(optax.adam(1.0)).update([jnp.ones(2)], ()), TypeError, "ScaledState, not tuple"),
+        (lambda: scaled(optax.sgd(1.0), 3.0), TypeError, "name of a preset"),
+    ],
+)
+def test_a_scaled_optimizer_says_at_once_what_is_wrong(build, kind, match):
+    with pytest.raises(kind, match=match):
+        build()
 
 
-def test_a_scaled_optimizer_wants_a_scaler():
-    with pytest.raises(TypeError, match="name of a preset"):
-        scaled(optax.sgd(1.0), 3.0)
-
-
-def test_flax_nnx_trains_in_float16(way):
-    class Model(nnx.Module):
-        def __init__(self, rngs):
-            self.hidden = nnx.Linear(8, 32, dtype=jnp.float16, rngs=rngs)
-            self.out = nnx.Linear(32, 1, dtype=jnp.float16, rngs=rngs)
-
-        def __call__(self, x):
-            return self.out(nnx.tanh(self.hidden(x)))
-
-    model = Model(nnx.Rngs(0))
+def test_flax_nnx_trains_in_float16():
+    rngs = nnx.Rngs(0)
+    hidden, out = (nnx.Linear(*shape, dtype=jnp.float16, rngs=rngs) for shape in ((8, 32), (32, 1)))
+    model = nnx.Sequential(hidden, nnx.tanh, out)
     optimizer = nnx.Optimizer(model, optax.adam(0.02), wrt=nnx.Param)
 
     @nnx.jit
     def step(model, optimizer, scaler):
-        value, grads = nnx.value_and_grad(lambda m: scaler.scale(log2_mean_square(m(X))))(model)
+        value, grads = nnx.value_and_grad(lambda m: scaler.scale(mean_square(m(X))))(model)
         grads, report, after = scaler.step(grads)
         kept = jax.tree.map(jnp.asarray, nnx.state((model, optimizer)))
         optimizer.update(model, grads)
@@ -124,8 +123,7 @@ def test_flax_nnx_trains_in_float16(way):
     for _ in range(60):
         scaler, value = step(model, optimizer, scaler)
         losses.append(float(value))
-    assert scaler.total_overflows > 0 and scaler.total_growths > 0
-    assert losses[-1] < 0.1 * losses[0] and np.isfinite(losses[-1])
+    assert_trained(scaler, losses)
 
 
 def test_equinox_trains_in_float16():
@@ -137,7 +135,7 @@ def test_equinox_trains_in_float16():
     def step(model, state):
         def loss(model):
             narrow = jax.tree.map(lambda x: x.astype(jnp.float16) if eqx.is_inexact_array(x) else x, model)
-            return state.scaler.scale(log2_mean_square(jax.vmap(narrow)(X.astype(np.float16))))
+            return state.scaler.scale(mean_square(jax.vmap(narrow)(X.astype(np.float16))))
 
         value, grads = eqx.filter_value_and_grad(loss)(model)
         updates, after = optimizer.update(grads, state, eqx.filter(model, eqx.is_inexact_array))
@@ -147,8 +145,7 @@ def test_equinox_trains_in_float16():
     for _ in range(60):
         model, state, value = step(model, state)
         losses.append(float(value))
-    assert state.scaler.total_overflows > 0 and state.scaler.total_growths > 0
-    assert losses[-1] < 0.1 * losses[0] and np.isfinite(losses[-1])
+    assert_trained(state.scaler, losses)
 
 
 def test_the_example_learns_to_read_digits_in_float16(tmp_path):
@@ -158,43 +155,31 @@ def test_the_example_learns_to_read_digits_in_float16(tmp_path):
     rows = zip(digits.data.astype("uint8"), digits.target, strict=True)
     (tmp_path / "digits.bin").write_bytes(b"".join(bytes(pixels) + bytes([label]) for pixels, label in rows))
     example = ROOT / "bindings/python/examples/jax/digits.py"
-    done = subprocess.run(
-        [sys.executable, example, tmp_path / "digits.bin"], capture_output=True, text=True, check=False
-    )
+    done = run_python(str(example), str(tmp_path / "digits.bin"))
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Backend('handler', platform='cpu'" in done.stdout
 
 
-GUIDE = (ROOT / "docs/jax.md").read_text()
-BLOCKS = re.findall(r"^```python\n(.*?)^```", GUIDE, re.MULTILINE | re.DOTALL)
-
-
-def test_every_block_of_the_guide_runs_in_order(tmp_path, monkeypatch):
+def test_every_block_of_the_guide_runs_in_order_and_every_name_exists(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert len(BLOCKS) > 8
-    names = {}
-    for block in BLOCKS:
+    guide, names = (ROOT / "docs/jax.md").read_text(), {}
+    blocks = re.findall(r"^```python\n(.*?)^```", guide, re.MULTILINE | re.DOTALL)
+    assert len(blocks) > 8
+    for block in blocks:
         exec(compile(block, "docs/jax.md", "exec"), names)
     assert names["scaler"].to_host().total_overflows == 0 and isinstance(names["scaler"], Scaler)
-
-
-def jax_blocks(page):
-    text = (ROOT / page).read_text()
-    return re.findall(r"^```python jax\n(.*?)^```\n\n```text\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    for name in re.findall(r"`gradscaler\.jax\.(\w+)", guide):
+        assert hasattr(gradscaler.jax, name), name
 
 
 @pytest.mark.parametrize("page", ["docs/site/index.md", "docs/site/python.md"])
 def test_the_example_of_a_page_of_the_site_prints_what_it_says(page, capsys):
-    ((code, said),) = jax_blocks(page)
+    block = r"^```python jax\n(.*?)^```\n\n```text\n(.*?)^```"
+    ((code, printed),) = re.findall(block, (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
     names = {
         "params": {"weight": jnp.ones((4, 1)), "bias": jnp.zeros(1)},
         "x": jnp.full((8, 4), jnp.inf),
         "loss": lambda p, x: jnp.mean(x @ p["weight"] + p["bias"]),
     }
     exec(compile(code, page, "exec"), names)
-    assert capsys.readouterr().out == said
-
-
-def test_the_guide_names_what_there_is():
-    for name in re.findall(r"`gradscaler\.jax\.(\w+)", GUIDE):
-        assert hasattr(gradscaler.jax, name), name
+    assert capsys.readouterr().out == printed
