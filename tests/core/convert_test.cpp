@@ -1,11 +1,6 @@
 // SPDX-License-Identifier: MIT
 // The conversions of plain C, with a multiplier of 1, against arithmetic that shares nothing with
-// them: exact values by ldexp, the nearest one by looking for it among all, and F16C.
-#if defined(__x86_64__)
-#include <cpuid.h>
-#include <immintrin.h>
-#endif
-
+// them: exact values by ldexp, and the nearest one by looking for it among all.
 #include "cpu/fma.h"
 #include "support.hpp"
 
@@ -31,19 +26,6 @@ std::vector<uint64_t> converted(const Dtype &in, const Dtype &out,
     return results;
 }
 
-/* The first conversion that is not the expected one, in words; empty if all are. */
-template <class Expected>
-std::string first_wrong(const Dtype &in, const Dtype &out, const std::vector<uint64_t> &values,
-                        Expected expected)
-{
-    const std::vector<uint64_t> results = converted(in, out, values);
-    for (uint64_t i = 0; i < values.size(); i++)
-        if (results[i] != expected(values[i]))
-            return std::string(in.name) + " " + hex(values[i]) + " to " + out.name + ": " +
-                   hex(results[i]) + ", not " + hex(expected(values[i]));
-    return "";
-}
-
 std::vector<uint64_t> all_bits(const Dtype &d)
 {
     std::vector<uint64_t> all;
@@ -52,12 +34,19 @@ std::vector<uint64_t> all_bits(const Dtype &d)
     return all;
 }
 
-/* What any conversion gives: the nearest value, or the NaN with the same sign and upper payload. */
+/* The first conversion that gives neither the nearest value nor the NaN with the same sign and
+ * upper payload, in words; empty if none does. */
 std::string wrong_conversion(const Dtype &in, const Dtype &out, const std::vector<uint64_t> &values)
 {
-    return first_wrong(in, out, values, [&](uint64_t bits) {
-        return is_nan(in, bits) ? convert_nan(in, out, bits) : encode(out, decode(in, bits));
-    });
+    const std::vector<uint64_t> results = converted(in, out, values);
+    for (uint64_t i = 0; i < values.size(); i++) {
+        const uint64_t expected = is_nan(in, values[i]) ? convert_nan(in, out, values[i])
+                                                        : encode(out, decode(in, values[i]));
+        if (results[i] != expected)
+            return std::string(in.name) + " " + hex(values[i]) + " to " + out.name + ": " +
+                   hex(results[i]) + ", not " + hex(expected);
+    }
+    return "";
 }
 
 const std::vector<Dtype> wides = {f32, f64}, narrows(dtypes + 2, std::end(dtypes));
@@ -69,24 +58,6 @@ TEST_CASE("a narrow value is widened exactly", "[convert]")
     for (const Dtype &narrow : narrows)
         for (const Dtype &wide : wides)
             CHECK(wrong_conversion(narrow, wide, all_bits(narrow)) == "");
-}
-
-TEST_CASE("a narrow value survives the way to float and to double and back", "[convert]")
-{
-    for (const Dtype &narrow : narrows)
-        for (const Dtype &wide : wides) {
-            const std::vector<uint64_t> there = converted(narrow, wide, all_bits(narrow));
-            const std::vector<uint64_t> back = converted(wide, narrow, there);
-            uint64_t changed = 0, quieted = 0;
-            for (uint64_t bits = 0; bits < back.size(); bits++) {
-                const bool signalling = is_nan(narrow, bits) && !(bits & narrow.normal() >> 1);
-                quieted += signalling && back[bits] == (bits | narrow.normal() >> 1);
-                changed += !signalling && back[bits] != bits;
-            }
-            CHECK(changed == 0);
-            // Of both signs; payload 0 is Inf. The only NaN of f8_e4m3fn is quiet.
-            CHECK(quieted == (narrow.has_infinity() ? narrow.normal() - 2 : 0));
-        }
 }
 
 TEST_CASE("rounding is to nearest even at, below and above every midpoint of two values",
@@ -119,7 +90,7 @@ TEST_CASE("random floats and doubles, and those near midpoints, become the neare
             Random random = {narrow.size + wide.size};
             const std::vector<double> &exact = narrow_values(narrow);
             std::vector<uint64_t> values;
-            for (int i = 0; i < 400000; i++) {
+            for (int i = 0; i < 150000; i++) {
                 values.push_back(random.next() & (wide.sign() | (wide.sign() - 1)));
                 const uint64_t below = random.next() % (exact.size() - 1);
                 const double middle = (exact[below] + exact[below + 1]) / 2;
@@ -140,39 +111,17 @@ TEST_CASE("known conversions", "[convert]")
     const auto of_double = [](double x) { return bit_cast<uint64_t>(x); };
     const auto of_float = [](float x) { return uint64_t{bit_cast<uint32_t>(x)}; };
     const Row rows[] = {
-        {"the largest half", f32, f16, of_float(65504.0f), 0x7bff},
         {"the last float that does not overflow", f32, f16, of_float(65519.996f), 0x7bff},
-        {"a tie with 2^16 overflows", f32, f16, of_float(65520.0f), 0x7c00},
         {"a tie with 2^16 overflows, negative", f64, f16, of_double(-65520.0), 0xfc00},
-        {"the last double that does not overflow", f64, f16, of_double(65519.99999999999), 0x7bff},
-        {"the smallest subnormal", f32, f16, of_float(0x1p-24f), 0x0001},
-        {"a subnormal tie goes to zero", f32, f16, of_float(0x1p-25f), 0x0000},
         {"a subnormal tie goes to -0", f32, f16, of_float(-0x1p-25f), 0x8000},
-        {"past that tie", f32, f16, of_float(0x1.000002p-25f), 0x0001},
         {"past that tie, as only a double can", f64, f16, of_double(0x1.0000000000001p-25), 0x0001},
-        {"a subnormal tie goes to even", f32, f16, of_float(0x1.8p-24f), 0x0002},
-        {"the largest subnormal rounds up to a normal", f32, f16, of_float(0x1.ffep-15f), 0x0400},
-        {"a tie between normals goes to even", f32, f16, of_float(0x1.002p0f), 0x3c00},
-        {"the next tie does, too", f32, f16, of_float(0x1.006p0f), 0x3c02},
-        {"the largest float", f32, bf16, 0x7f7fffff, 0x7f80},
-        {"the largest bf16", f32, bf16, 0x7f7f0000, 0x7f7f},
+        {"a tie between normals goes to even", f32, f16, of_float(0x1.006p0f), 0x3c02},
         {"the last float that does not overflow", f32, bf16, 0x7f7f7fff, 0x7f7f},
-        {"the largest double", f64, bf16, 0x7fefffffffffffff, 0x7f80},
         {"the smallest double", f64, bf16, 1, 0x0000},
-        {"a false tie after rounding to float, above", f64, bf16, of_double(0x1.0100000000001p0),
-         0x3f81},
-        {"a false tie after rounding to float, below", f64, bf16, of_double(0x1.02fffffffffffp0),
-         0x3f81},
-        {"a true tie", f64, bf16, of_double(0x1.01p0), 0x3f80},
-        {"a false subnormal tie", f64, bf16, of_double(0x1.0000000000001p-134), 0x0001},
-        {"a true subnormal tie", f64, bf16, of_double(0x1p-134), 0x0000},
+        {"a false tie after rounding to float", f64, bf16, of_double(0x1.0100000000001p0), 0x3f81},
         {"a NaN that naive rounding turns into -0", f32, bf16, 0x7fffffff, 0x7fff},
-        {"a signalling NaN becomes quiet", f32, bf16, 0x7f800001, 0x7fc0},
         {"a signalling NaN becomes quiet", f32, f16, 0xff800001, 0xfe00},
-        {"a NaN keeps its upper payload", f32, f16, 0x7fd23fff, 0x7e91},
         {"a NaN keeps its upper payload", f64, f16, 0xfffa8fffffffffff, 0xfea3},
-        {"a NaN keeps its upper payload", f64, f32, 0x7ff7ffffe0000001, 0x7fffffff},
-        {"a NaN keeps its payload", f16, f32, 0x7d55, 0x7feaa000},
         {"a NaN keeps its payload", bf16, f64, 0xff81, 0xfff8200000000000},
         {"a double above the floats", f64, f32, of_double(3.5e38), 0x7f800000},
     };
@@ -196,35 +145,6 @@ TEST_CASE("a NaN stays a NaN, quiet, with its sign and upper payload", "[convert
             CHECK(wrong_conversion(in, out, values) == "");
         }
 }
-
-#if defined(__x86_64__)
-namespace {
-__attribute__((target("f16c"))) uint64_t f16_by_f16c(uint64_t bits)
-{
-    const __m128 x = _mm_castsi128_ps(_mm_cvtsi32_si128(static_cast<int>(bits)));
-    const __m128i half = _mm_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    return static_cast<uint64_t>(_mm_extract_epi16(half, 0));
-}
-
-bool has_f16c()
-{
-    unsigned a, b, c, d;
-    return __builtin_cpu_supports("avx") && __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
-}
-} // namespace
-
-TEST_CASE("float to f16 gives the same bits as F16C", "[convert]")
-{
-    if (!has_f16c()) {
-        WARN("NOT RUN: this machine has no F16C");
-        return;
-    }
-    std::vector<uint64_t> values;
-    for (uint64_t bits = 0; bits <= UINT32_MAX; bits += 2039)
-        values.push_back(bits);
-    CHECK(first_wrong(f32, f16, values, f16_by_f16c) == "");
-}
-#endif
 
 namespace {
 

@@ -26,13 +26,7 @@ extern "C" {
 
 using Bytes = std::vector<unsigned char>;
 
-/* The report of a list without elements. */
-constexpr gsc_report measured = [] {
-    gsc_report report{};
-    report.kind = GSC_REPORT_TENSORS;
-    report.measured = GSC_WANT_NORM | GSC_WANT_AMAX | GSC_WANT_UNDERFLOW;
-    return report;
-}();
+constexpr double infinity = HUGE_VAL, nan_value = std::numeric_limits<double>::quiet_NaN();
 
 template <class T> bool same(const T &a, const T &b)
 {
@@ -45,16 +39,6 @@ template <class To, class From> To bit_cast(From from)
     To to;
     std::memcpy(&to, &from, sizeof to);
     return to;
-}
-
-/* Every GSC_WANT_* bit, and what asks for some of them. */
-constexpr uint32_t want_all = GSC_WANT_NORM | GSC_WANT_AMAX | GSC_WANT_UNDERFLOW;
-
-inline gsc_tensor_options wanting(uint32_t want)
-{
-    gsc_tensor_options options = GSC_TENSOR_OPTIONS_INIT;
-    options.want = want;
-    return options;
 }
 
 /* Adds in runs of 64: each run in order, then the runs in order. */
@@ -77,6 +61,16 @@ inline std::string hex(uint64_t bits)
     return text.str();
 }
 
+/* Reads "1 0x1p-3 inf". */
+inline std::vector<double> numbers(const std::string &words)
+{
+    std::istringstream in(words);
+    std::vector<double> all;
+    for (std::string word; in >> word;)
+        all.push_back(std::strtod(word.c_str(), nullptr));
+    return all;
+}
+
 /* splitmix64: the same numbers everywhere. */
 struct Random {
     uint64_t state;
@@ -92,6 +86,185 @@ struct Random {
         return static_cast<double>(next() >> 11) * 0x1p-53;
     }
 };
+
+/* ---- policies, states and reports ---- */
+
+/* A policy that is written down: zeros.init_scale(3).hysteresis(2). */
+struct Policy : gsc_policy {
+#define FIELD(type, field)                                                                         \
+    Policy field(type value) const                                                                 \
+    {                                                                                              \
+        Policy changed = *this;                                                                    \
+        changed.gsc_policy::field = value;                                                         \
+        return changed;                                                                            \
+    }
+    FIELD(double, init_scale)
+    FIELD(double, growth_factor)
+    FIELD(double, backoff_factor)
+    FIELD(uint64_t, growth_interval)
+    FIELD(uint32_t, growth_rule)
+    FIELD(uint32_t, growth_extra_steps)
+    FIELD(double, max_scale)
+    FIELD(double, min_scale)
+    FIELD(uint32_t, ceiling_rule)
+    FIELD(uint32_t, floor_rule)
+    FIELD(uint32_t, overflow_test)
+    FIELD(uint32_t, hysteresis)
+    FIELD(uint32_t, overflow_reset)
+    FIELD(uint32_t, apply_delay)
+    FIELD(double, overflow_tolerance)
+    FIELD(uint64_t, max_failed_backoffs)
+    FIELD(uint32_t, quirks)
+    FIELD(uint32_t, arithmetic)
+    FIELD(double, target_amax)
+    FIELD(double, log2_decay)
+    FIELD(double, log2_slow_decay)
+    FIELD(double, log2_margin_sigmas)
+    FIELD(double, overflow_sample_log2)
+    FIELD(double, guard_norm)
+    FIELD(double, guard_ratio)
+    FIELD(double, guard_sigmas)
+    FIELD(double, guard_decay)
+    FIELD(double, guard_init_mean)
+    FIELD(uint64_t, guard_warmup)
+    FIELD(uint64_t, guard_max_in_a_row)
+    FIELD(uint32_t, guard_sample)
+    FIELD(uint32_t, guard_flags)
+#undef FIELD
+};
+
+const Policy zeros = {GSC_POLICY_INIT};
+
+inline gsc_policy preset_policy(const std::string &name)
+{
+    gsc_policy policy = GSC_POLICY_INIT;
+    REQUIRE(gsc_policy_preset(name.c_str(), &policy, nullptr) == GSC_OK);
+    return policy;
+}
+
+inline std::vector<std::string> preset_names()
+{
+    std::vector<std::string> names;
+    while (const char *name = gsc_preset_name(static_cast<uint32_t>(names.size())))
+        names.push_back(name);
+    return names;
+}
+
+inline gsc_state started(const gsc_policy &policy)
+{
+    gsc_state state;
+    REQUIRE(gsc_state_init(nullptr, &policy, &state, nullptr) == GSC_OK);
+    return state;
+}
+
+inline gsc_state updated(const gsc_policy &policy, const gsc_state &state, const gsc_report &report)
+{
+    gsc_state out;
+    REQUIRE(gsc_state_update(nullptr, &policy, &state, &report, &out, nullptr) == GSC_OK);
+    return out;
+}
+
+/* Every GSC_WANT_* bit. */
+constexpr uint32_t want_all = GSC_WANT_NORM | GSC_WANT_AMAX | GSC_WANT_UNDERFLOW;
+
+inline gsc_tensor_options wanting(uint32_t want)
+{
+    gsc_tensor_options options = GSC_TENSOR_OPTIONS_INIT;
+    options.want = want;
+    return options;
+}
+
+/* The report of a list without elements. */
+constexpr gsc_report measured = [] {
+    gsc_report report{};
+    report.kind = GSC_REPORT_TENSORS;
+    report.measured = want_all;
+    return report;
+}();
+
+/* The report of a step; 'x' is an overflow. */
+inline gsc_report report_of(char step)
+{
+    gsc_report report = measured;
+    report.overflow = step == 'x';
+    report.found_inf = static_cast<float>(report.overflow);
+    return report;
+}
+
+using Reports = std::vector<gsc_report>;
+
+/* A report as calls leave it: if no bad element was found, none was found first. */
+inline gsc_report random_report(Random &random)
+{
+    const auto below = [&](uint64_t n) { return static_cast<int64_t>(random.next() % n); };
+    gsc_report r = measured;
+    if (below(16) == 0)
+        return r;
+    r.amax = random.unit() * 100;
+    r.sum_squares = random.unit() * 1000;
+    r.measured = below(4) ? want_all : want_all & ~(below(2) ? GSC_WANT_NORM : GSC_WANT_UNDERFLOW);
+    r.status = below(16) ? GSC_OK : GSC_ERROR_FACTOR - static_cast<int>(below(9));
+    r.generation = random.next() % 5;
+    r.elements = below(1000);
+    r.clamped = below(1000);
+    if (r.measured & GSC_WANT_UNDERFLOW)
+        r.underflows_to_zero = r.underflows_to_subnormal = below(1000);
+    if (below(8) == 0) {
+        (below(2) ? r.nan_count : r.inf_count) = 1 + below(9);
+        r.first_tensor = below(100);
+        r.first_element = below(100);
+    }
+    r.overflow = r.nan_count + r.inf_count > 0 || r.status != GSC_OK || below(16) == 0;
+    r.found_inf = static_cast<float>(r.overflow);
+    return r;
+}
+
+inline gsc_report merged(const Reports &reports, uint32_t kind = GSC_MERGE_SHARDS,
+                         const gsc_policy *policy = nullptr)
+{
+    gsc_report out;
+    std::memset(&out, 0x5a, sizeof out);
+    REQUIRE(gsc_report_merge(nullptr, reports.data(), reports.size(), kind, policy, &out,
+                             nullptr) == GSC_OK);
+    return out;
+}
+
+/* What the contract says of a merge, member by member. */
+inline gsc_report merged_by_hand(const Reports &reports, uint32_t kind = GSC_MERGE_SHARDS)
+{
+    gsc_report r = measured;
+    std::vector<double> squares;
+    r.kind = GSC_REPORT_MERGED;
+    if (kind == GSC_MERGE_ADDENDS && !reports.empty())
+        r.measured = GSC_WANT_UNDERFLOW;
+    for (const gsc_report &one : reports) {
+        if (r.nan_count + r.inf_count == 0 && one.nan_count + one.inf_count > 0) {
+            r.first_tensor = one.first_tensor;
+            r.first_element = one.first_element;
+        }
+        r.status = r.status == GSC_OK ? one.status : r.status;
+        r.generation = r.generation == 0     ? one.generation
+                       : one.generation == 0 ? r.generation
+                                             : std::min(r.generation, one.generation);
+        r.overflow |= one.overflow;
+        r.measured &= one.measured;
+        r.amax = std::max(r.amax, one.amax);
+        r.elements += one.elements;
+        r.nan_count += one.nan_count;
+        r.inf_count += one.inf_count;
+        r.underflows_to_zero += one.underflows_to_zero;
+        r.underflows_to_subnormal += one.underflows_to_subnormal;
+        r.clamped += one.clamped;
+        squares.push_back(one.sum_squares);
+    }
+    r.found_inf = static_cast<float>(r.overflow);
+    r.sum_squares = r.measured & GSC_WANT_NORM ? sum_in_runs(squares) : 0;
+    if (!(r.measured & GSC_WANT_AMAX))
+        r.amax = 0;
+    if (!(r.measured & GSC_WANT_UNDERFLOW))
+        r.underflows_to_zero = r.underflows_to_subnormal = 0;
+    return r;
+}
 
 /* ---- dtypes ---- */
 
@@ -254,20 +427,24 @@ inline uint64_t convert_nan(const Dtype &from, const Dtype &to, uint64_t bits)
 }
 
 /* Bits of a dtype that are worth a test: what stands at an end of something, of both signs. */
-inline std::vector<uint64_t> special_bits(const Dtype &d)
+inline const std::vector<uint64_t> &special_bits(const Dtype &dtype)
 {
-    const uint64_t quiet = d.normal() >> 1, one = static_cast<uint64_t>(d.bias) << d.mantissa;
-    std::vector<uint64_t> all;
-    for (uint64_t bits :
-         {uint64_t{0}, uint64_t{1}, d.normal() - 1, d.normal(), d.normal() + 1, one,
-          d.infinity() - 1, d.infinity(), d.infinity() + 1, d.infinity() + quiet - 1,
-          d.infinity() + quiet, d.infinity() + quiet + quiet / 2 + 1}) {
-        if (bits >= d.sign()) /* no room for so many NaNs */
-            continue;
-        all.push_back(bits);
-        all.push_back(bits | d.sign());
-    }
-    return all;
+    static const std::vector<std::vector<uint64_t>> of_all = [] {
+        std::vector<std::vector<uint64_t>> all;
+        for (const Dtype &d : dtypes) {
+            const uint64_t quiet = d.normal() >> 1, one = static_cast<uint64_t>(d.bias)
+                                                          << d.mantissa;
+            all.emplace_back();
+            for (uint64_t bits :
+                 {uint64_t{0}, uint64_t{1}, d.normal() - 1, d.normal(), d.normal() + 1, one,
+                  d.infinity() - 1, d.infinity(), d.infinity() + 1, d.infinity() + quiet - 1,
+                  d.infinity() + quiet, d.infinity() + quiet + quiet / 2 + 1})
+                if (bits < d.sign()) /* if there is room for so many NaNs */
+                    all.back().insert(all.back().end(), {bits, bits | d.sign()});
+        }
+        return all;
+    }();
+    return of_all[dtype.index];
 }
 
 #endif

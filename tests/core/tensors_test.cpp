@@ -36,8 +36,6 @@ extern "C" void __wrap_gsc_plan_make(const gsc_pass *pass, uint32_t in, uint32_t
 
 namespace {
 
-constexpr double infinity = HUGE_VAL, nan_value = std::numeric_limits<double>::quiet_NaN();
-
 /* ---- lists of tensors ---- */
 
 uint64_t parts_of(uint32_t dtype)
@@ -46,8 +44,7 @@ uint64_t parts_of(uint32_t dtype)
 }
 
 /* Tensors with the memory that they lie in, every second one at an odd address. */
-class Tensors {
-  public:
+struct Tensors : std::vector<gsc_tensor> {
     Tensors() = default;
     Tensors(Tensors &&) = default;
     Tensors &operator=(Tensors &&) = default;
@@ -57,100 +54,82 @@ class Tensors {
     {
         const bool odd = memory.size() % 2 == 1;
         memory.emplace_back(count * gsc_dtype_size(dtype) + odd);
-        list.push_back({count ? memory.back().data() + odd : nullptr, count, dtype, 0, {}});
-    }
-    void add(const Dtype &d, uint64_t count)
-    {
-        add(d.dtype, count);
+        push_back({count ? memory.back().data() + odd : nullptr, count, dtype, 0, {}});
     }
     void add_bits(uint32_t dtype, const std::vector<uint64_t> &bits)
     {
         add(dtype, bits.size() / parts_of(dtype));
         for (uint64_t i = 0; i < bits.size(); i++)
-            write_bits(real(dtype), at(list.size() - 1), i, bits[i]);
-    }
-    void add_bits(const Dtype &d, const std::vector<uint64_t> &bits)
-    {
-        add_bits(d.dtype, bits);
+            write_bits(real(dtype), bytes(size() - 1), i, bits[i]);
     }
     void add_values(const Dtype &d, const std::vector<double> &values)
     {
         std::vector<uint64_t> bits;
         for (double x : values)
             bits.push_back(std::isnan(x) ? d.infinity() | d.normal() >> 1 : encode(d, x));
-        add_bits(d, bits);
+        add_bits(d.dtype, bits);
     }
     /* Zeros of other dtypes, or of one other dtype; complex ones stay what they are. */
     Tensors like(const std::vector<Dtype> &types) const
     {
         Tensors other;
-        for (uint64_t i = 0; i < list.size(); i++)
-            other.add(parts(i) == 2 ? list[i].dtype : types[i % types.size()].dtype, list[i].count);
+        for (uint64_t i = 0; i < size(); i++)
+            other.add(parts(i) == 2 ? (*this)[i].dtype : types[i % types.size()].dtype,
+                      (*this)[i].count);
         return other;
     }
     Tensors copy() const
     {
         Tensors other;
-        for (const gsc_tensor &tensor : list) {
+        for (const gsc_tensor &tensor : *this) {
             other.add(tensor.dtype, tensor.count);
             if (tensor.count)
-                std::memcpy(other.list.back().data, tensor.data,
+                std::memcpy(other.back().data, tensor.data,
                             tensor.count * gsc_dtype_size(tensor.dtype));
         }
         return other;
     }
-    /* The same memory seen as other dtypes of the same size. */
-    std::vector<gsc_tensor> seen_as(const Tensors &other) const
-    {
-        std::vector<gsc_tensor> seen = list;
-        for (uint64_t i = 0; i < list.size(); i++)
-            seen[i].dtype = other.list[i].dtype;
-        return seen;
-    }
     const Dtype &type(uint64_t i) const
     {
-        return real(list[i].dtype);
+        return real((*this)[i].dtype);
     }
     uint64_t parts(uint64_t i) const
     {
-        return parts_of(list[i].dtype);
+        return parts_of((*this)[i].dtype);
     }
     /* Real numbers of a tensor. */
     uint64_t numbers(uint64_t i) const
     {
-        return list[i].count * parts(i);
+        return (*this)[i].count * parts(i);
     }
-    unsigned char *at(uint64_t i) const
+    unsigned char *bytes(uint64_t i) const
     {
-        return static_cast<unsigned char *>(list[i].data);
+        return static_cast<unsigned char *>((*this)[i].data);
     }
     uint64_t bits(uint64_t i, uint64_t number) const
     {
-        return read_bits(type(i), at(i), number);
+        return read_bits(type(i), bytes(i), number);
     }
     double value(uint64_t i, uint64_t number) const
     {
         return decode(type(i), bits(i, number));
     }
-    const gsc_tensor *data() const
-    {
-        return list.data();
-    }
-    uint64_t size() const
-    {
-        return list.size();
-    }
 
   private:
     std::vector<Bytes> memory;
-    std::vector<gsc_tensor> list;
 };
+
+/* Whether the bytes of two tensors of one dtype and size differ. */
+bool differ(const Tensors &a, const Tensors &b, uint64_t i)
+{
+    return b[i].count && std::memcmp(a.bytes(i), b.bytes(i), b.numbers(i) * b.type(i).size) != 0;
+}
 
 /* The first tensor and number that differ, in words; empty if none does. */
 std::string difference(const Tensors &results, const Tensors &expected)
 {
     for (uint64_t i = 0; i < expected.size(); i++)
-        for (uint64_t j = 0; j < expected.numbers(i); j++)
+        for (uint64_t j = 0, n = differ(results, expected, i) ? expected.numbers(i) : 0; j < n; j++)
             if (results.bits(i, j) != expected.bits(i, j))
                 return "tensor " + std::to_string(i) + " (" + expected.type(i).name + ") number " +
                        std::to_string(j) + ": " + hex(results.bits(i, j)) + ", not " +
@@ -163,13 +142,11 @@ std::string difference(const Tensors &results, const Tensors &expected)
 /* What is asked for: GSC_WANT_* bits and these. */
 constexpr uint32_t ask_each = 8, ask_histogram = 16, ask_all = 31;
 
-using Histogram = std::array<int64_t, GSC_HISTOGRAM_LENGTH>;
-
 /* Reports of the list and of each tensor, and the histogram; none and zeros where not asked for. */
 struct Said {
     gsc_report report = measured;
-    std::vector<gsc_report> each;
-    Histogram histogram = {};
+    Reports each;
+    std::array<int64_t, GSC_HISTOGRAM_LENGTH> histogram = {};
 };
 
 std::string text(const gsc_report &r)
@@ -273,35 +250,14 @@ double sum_of_squares(const std::vector<double> &products, bool in_float)
 }
 
 /* The report of a list, of those of its tensors. */
-gsc_report together(const std::vector<gsc_report> &each)
+gsc_report of_list(const Reports &each)
 {
-    gsc_report r = measured;
-    std::vector<double> squares;
-    for (const gsc_report &one : each) {
-        if (r.nan_count + r.inf_count == 0) {
-            r.first_tensor = one.first_tensor;
-            r.first_element = one.first_element;
-        }
-        r.generation = one.generation;
-        r.measured = one.measured;
-        r.amax = std::max(r.amax, one.amax);
-        r.elements += one.elements;
-        r.nan_count += one.nan_count;
-        r.inf_count += one.inf_count;
-        r.underflows_to_zero += one.underflows_to_zero;
-        r.underflows_to_subnormal += one.underflows_to_subnormal;
-        r.clamped += one.clamped;
-        squares.push_back(one.sum_squares);
-    }
-    if (r.nan_count + r.inf_count == 0)
-        r.first_tensor = r.first_element = 0;
-    r.sum_squares = sum_in_runs(squares);
-    r.overflow = r.nan_count + r.inf_count > 0;
-    r.found_inf = static_cast<float>(r.overflow);
-    return r;
+    gsc_report report = merged_by_hand(each);
+    report.kind = GSC_REPORT_TENSORS;
+    return report;
 }
 
-struct Expected {
+struct Outcome {
     Tensors out;
     Said said;
 };
@@ -309,10 +265,10 @@ struct Expected {
 constexpr uint64_t serial = 7; /* of the factors here */
 
 /* Outputs, and everything that can be asked for. */
-Expected expected(const Tensors &in, const std::vector<Dtype> &out_types, double multiplier,
-                  double clamp = 0)
+Outcome expected(const Tensors &in, const std::vector<Dtype> &out_types, double multiplier,
+                 double clamp = 0)
 {
-    Expected e = {in.like(out_types), {}};
+    Outcome e = {in.like(out_types), {}};
     const bool normal = std::isnormal(static_cast<float>(multiplier));
     for (uint64_t t = 0; t < in.size(); t++) {
         const Dtype &from = in.type(t), &to = e.out.type(t);
@@ -325,8 +281,8 @@ Expected expected(const Tensors &in, const std::vector<Dtype> &out_types, double
         std::vector<double> products(in.numbers(t));
         gsc_report r = measured;
         r.generation = serial;
-        r.elements = static_cast<int64_t>(in.data()[t].count);
-        for (uint64_t element = 0; element < in.data()[t].count; element++) {
+        r.elements = static_cast<int64_t>(in[t].count);
+        for (uint64_t element = 0; element < in[t].count; element++) {
             /* Of the part that counts, the larger one. */
             uint64_t before = 0, after = 0;
             double product = 0;
@@ -342,7 +298,7 @@ Expected expected(const Tensors &in, const std::vector<Dtype> &out_types, double
                                          : nan  ? convert_nan(from, to, bits)
                                                 : encode(to, products[i]);
                 const bool beyond = clamp != 0 && std::fabs(products[i]) > most;
-                write_bits(to, e.out.at(t), i,
+                write_bits(to, e.out.bytes(t), i,
                            beyond ? encode(to, std::copysign(most, products[i])) : rounded);
                 if (std::isfinite(products[i]))
                     r.amax = std::max(r.amax, std::fabs(products[i]));
@@ -378,12 +334,14 @@ Expected expected(const Tensors &in, const std::vector<Dtype> &out_types, double
         r.found_inf = static_cast<float>(r.overflow);
         e.said.each.push_back(r);
     }
-    e.said.report = together(e.said.each);
+    e.said.report = of_list(e.said.each);
     e.said.report.generation = serial;
     return e;
 }
 
 /* ---- calls ---- */
+
+const gsc_exec *const no_exec = nullptr;
 
 /* As of a state: gsc_factor_init refuses what a float cannot hold. */
 gsc_factor factor_of(double scale)
@@ -437,30 +395,44 @@ Said unscale(const gsc_exec *on, double scale, const Tensors &in, const gsc_tens
     return said_by(gsc_unscale, on, &factor, in, out, ask, clamp);
 }
 
+/* Calls with new outputs. */
+Outcome outcome(Call call, const gsc_exec *on, const gsc_factor *factor, const Tensors &in,
+                const std::vector<Dtype> &types, uint32_t ask = ask_all, double clamp = 0)
+{
+    Outcome o = {in.like(types), {}};
+    o.said = said_by(call, on, factor, in, o.out.data(), ask, clamp);
+    return o;
+}
+
+std::string difference(const Outcome &outcome, const Outcome &expected)
+{
+    return difference(outcome.said, expected.said) + difference(outcome.out, expected.out);
+}
+
 /* Unscale into `types`, in place too where the sizes allow it, and check where they are the same.
  */
 std::string wrong_unscale(const Tensors &in, const std::vector<Dtype> &types, double scale,
                           uint32_t ask = ask_all, double clamp = 0)
 {
-    const Expected e = expected(in, types, 1 / scale, clamp);
-    const Said said = only(ask, e.said);
+    Outcome e = expected(in, types, 1 / scale, clamp);
+    e.said = only(ask, e.said);
+    const gsc_factor factor = factor_of(scale);
+    std::string wrong =
+        difference(outcome(gsc_unscale, no_exec, &factor, in, types, ask, clamp), e);
+    const Tensors place = in.copy();
+    std::vector<gsc_tensor> seen = place;
     bool same_sizes = true, same_types = true;
     for (uint64_t i = 0; i < in.size(); i++) {
         same_sizes &= in.type(i).size == e.out.type(i).size;
         same_types &= in.type(i).dtype == e.out.type(i).dtype;
+        seen[i].dtype = e.out[i].dtype;
     }
-    Tensors out = in.like(types);
-    std::string wrong = difference(unscale(nullptr, scale, in, out.data(), ask, clamp), said);
-    wrong += difference(out, e.out);
     if (same_types && clamp == 0)
-        wrong += difference(check(nullptr, scale, in, ask), said);
+        wrong += difference(check(no_exec, scale, in, ask), e.said);
     if (same_sizes) {
-        const Tensors place = in.copy();
-        const std::vector<gsc_tensor> seen = place.seen_as(e.out);
-        wrong += difference(unscale(nullptr, scale, place, seen.data(), ask, clamp), said);
+        wrong += difference(unscale(no_exec, scale, place, seen.data(), ask, clamp), e.said);
         for (uint64_t i = 0; i < in.size(); i++)
-            if (seen[i].count &&
-                std::memcmp(place.at(i), e.out.at(i), in.numbers(i) * in.type(i).size) != 0)
+            if (differ(place, e.out, i))
                 wrong += "in place: tensor " + std::to_string(i);
     }
     return wrong;
@@ -472,13 +444,7 @@ enum class Kind { moderate, tiny, huge, any };
 
 uint64_t random_element(const Dtype &d, Kind kind, Random &random)
 {
-    static const std::vector<std::vector<uint64_t>> special = [] {
-        std::vector<std::vector<uint64_t>> all;
-        for (const Dtype &each : dtypes)
-            all.push_back(special_bits(each));
-        return all;
-    }();
-    const std::vector<uint64_t> &specials = special[d.index];
+    const std::vector<uint64_t> &specials = special_bits(d);
     const double sign = random.next() % 2 ? 1 : -1, u = random.unit();
     switch (kind) {
     case Kind::moderate:
@@ -503,11 +469,6 @@ void add_random(Tensors &to, uint32_t dtype, uint64_t n, Kind kind, uint64_t see
     to.add_bits(dtype, bits);
 }
 
-void add_random(Tensors &to, const Dtype &d, uint64_t n, Kind kind, uint64_t seed)
-{
-    add_random(to, d.dtype, n, kind, seed);
-}
-
 /* Every dtype with n elements, once for each of its outputs: `all_outputs` in turn; complex ones.
  */
 const std::vector<Dtype> all_outputs(std::begin(dtypes), std::end(dtypes));
@@ -517,7 +478,7 @@ Tensors every_pair(uint64_t n, Kind kind)
     Tensors in;
     for (const Dtype &from : dtypes)
         for (uint64_t to = 0; to < all_outputs.size(); to++)
-            add_random(in, from, n, kind, n * 16 + to);
+            add_random(in, from.dtype, n, kind, n * 16 + to);
     for (uint32_t dtype : {GSC_COMPLEX64, GSC_COMPLEX128})
         add_random(in, dtype, n, kind, n + dtype);
     return in;
@@ -569,34 +530,21 @@ int32_t refuse_later(void *pool, gsc_task *task, void *data, uint64_t count)
     return p->calls == 0 ? run_backwards(pool, task, data, count) : ++p->calls;
 }
 
-class Context {
-  public:
+struct Context {
     Context(uint32_t threads, gsc_parallel_for *parallel_for) : pool{threads}
     {
         const gsc_cpu_options options = {GSC_CPU_OPTIONS_SIZE, threads, parallel_for,
                                          parallel_for ? &pool : nullptr};
-        REQUIRE(gsc_context_create_cpu(&options, &context, nullptr) == GSC_OK);
-        exec.context = context;
+        REQUIRE(gsc_context_create_cpu(&options, &on.context, nullptr) == GSC_OK);
     }
     Context(const Context &) = delete;
     Context &operator=(const Context &) = delete;
     ~Context()
     {
-        gsc_context_destroy(context);
+        gsc_context_destroy(on.context);
     }
-    const gsc_exec *on() const
-    {
-        return &exec;
-    }
-    int calls() const
-    {
-        return pool.calls;
-    }
-
-  private:
     Pool pool;
-    gsc_context *context = nullptr;
-    gsc_exec exec = GSC_EXEC_INIT;
+    gsc_exec on = GSC_EXEC_INIT;
 };
 
 /* About 5 MiB of all dtypes, many small tensors among them. */
@@ -604,9 +552,9 @@ Tensors long_list()
 {
     Tensors in;
     for (uint64_t i = 0; i < 300; i++)
-        add_random(in, dtypes[i % std::size(dtypes)], i % 70, Kind::moderate, i);
+        add_random(in, dtypes[i % std::size(dtypes)].dtype, i % 70, Kind::moderate, i);
     for (uint64_t i = 0; i < std::size(dtypes); i++)
-        add_random(in, dtypes[i], 300000 + i, i % 2 ? Kind::any : Kind::tiny, i);
+        add_random(in, dtypes[i].dtype, 300000 + i, i % 2 ? Kind::any : Kind::tiny, i);
     add_random(in, GSC_COMPLEX64, 200001, Kind::any, 1);
     for (uint64_t i = 0; i < 300; i++)
         add_random(in, static_cast<uint32_t>(i % 9 + 1), 100 + i, Kind::huge,
@@ -620,110 +568,41 @@ Tensors long_list()
 
 TEST_CASE("known reports", "[tensors]")
 {
+    const char *const f16_underflow = "1 0x1p-10 0x1p-9 0x1p-8 0 0x1p-15 32768";
+    const double f16_squares = 0.25 + 0x1p-32 + 0x1p-48 + 0x1p-50 + 0x1p-52;
     struct Row {
         const char *what;
         Dtype in, out;
         double scale;
-        std::vector<double> values;
+        const char *values;
         int64_t nan_count, inf_count, first; // -1: none
         int64_t underflows_to_zero, underflows_to_subnormal;
         double amax, sum_squares;
     };
     const Row rows[] = {
-        {"finite values", f32, f32, 2, {2, -4, 6}, 0, 0, -1, 0, 0, 3, 14},
-        {"bad elements are counted and left out",
-         f16,
-         f16,
-         1,
-         {1, nan_value, infinity, -infinity, -2},
-         1,
-         2,
-         1,
-         0,
-         0,
-         2,
-         5},
-        {"nothing but NaN", bf16, f32, 4, {nan_value, nan_value}, 2, 0, 0, 0, 0, 0, 0},
-        {"an Inf made by unscaling", f16, f16, 0.5, {8, 40000}, 0, 1, 1, 0, 0, 80000, 6400000256},
-        {"no Inf where the output has room",
-         f16,
-         f32,
-         0.5,
-         {8, 40000},
-         0,
-         0,
-         -1,
-         0,
-         0,
-         80000,
+        {"finite values", f32, f32, 2, "2 -4 6", 0, 0, -1, 0, 0, 3, 14},
+        {"bad elements are counted and left out", f16, f16, 1, "1 nan inf -inf -2", 1, 2, 1, 0, 0,
+         2, 5},
+        {"nothing but NaN", bf16, f32, 4, "nan nan", 2, 0, 0, 0, 0, 0, 0},
+        {"an Inf made by unscaling", f16, f16, 0.5, "8 40000", 0, 1, 1, 0, 0, 80000, 6400000256},
+        {"no Inf if the output has room", f16, f32, 0.5, "8 40000", 0, 0, -1, 0, 0, 80000,
          6400000256},
-        {"an Inf made by narrowing", f32, f16, 1, {2, 65520}, 0, 1, 1, 0, 0, 65520, 4292870404},
-        {"just below that", f32, f16, 1, {2, 65504}, 0, 0, -1, 0, 0, 65504, 4290774020},
-        {"an Inf made in float is left out", f32, f32, 0.5, {3e38, 1}, 0, 1, 0, 0, 0, 2, 4},
-        {"though the output had room", f32, f64, 0.5, {3e38, 1}, 0, 1, 0, 0, 0, 2, 4},
-        {"f16 in place loses what scaling saved",
-         f16,
-         f16,
-         65536,
-         {1, 0x1p-10, 0x1p-9, 0x1p-8, 0, 0x1p-15, 32768},
-         0,
-         0,
-         -1,
-         3,
-         2,
-         0.5,
-         0.25 + 0x1p-32 + 0x1p-48 + 0x1p-50 + 0x1p-52},
-        {"f16 to f32 does not",
-         f16,
-         f32,
-         65536,
-         {1, 0x1p-10, 0x1p-9, 0x1p-8, 0, 0x1p-15, 32768},
-         0,
-         0,
-         -1,
-         0,
-         0,
-         0.5,
-         0.25 + 0x1p-32 + 0x1p-48 + 0x1p-50 + 0x1p-52},
-        {"f32 underflow; squares below the floats",
-         f32,
-         f32,
-         0x1p100,
-         {0x1p-30, 0x1p-50, 1},
-         0,
-         0,
-         -1,
-         1,
-         1,
-         0x1p-100,
-         0x1p-200},
-        {"f64 underflow", f64, f64, 0x1p50, {0x1p-1000, -0x1p-1060}, 0, 0, -1, 1, 1, 0x1p-1050, 0},
-        {"a subnormal that stays subnormal",
-         f16,
-         f16,
-         0.5,
-         {0x1p-20},
-         0,
-         0,
-         -1,
-         0,
-         0,
-         0x1p-19,
+        {"an Inf made by narrowing", f32, f16, 1, "2 65520", 0, 1, 1, 0, 0, 65520, 4292870404},
+        {"just below that", f32, f16, 1, "2 65504", 0, 0, -1, 0, 0, 65504, 4290774020},
+        {"an Inf made in float is left out", f32, f32, 0.5, "3e38 1", 0, 1, 0, 0, 0, 2, 4},
+        {"though the output had room", f32, f64, 0.5, "3e38 1", 0, 1, 0, 0, 0, 2, 4},
+        {"f16 in place loses what scaling saved", f16, f16, 65536, f16_underflow, 0, 0, -1, 3, 2,
+         0.5, f16_squares},
+        {"f16 to f32 does not", f16, f32, 65536, f16_underflow, 0, 0, -1, 0, 0, 0.5, f16_squares},
+        {"f32 underflow; squares below the floats", f32, f32, 0x1p100, "0x1p-30 0x1p-50 1", 0, 0,
+         -1, 1, 1, 0x1p-100, 0x1p-200},
+        {"f64 underflow", f64, f64, 0x1p50, "0x1p-1000 -0x1p-1060", 0, 0, -1, 1, 1, 0x1p-1050, 0},
+        {"a subnormal that stays subnormal", f16, f16, 0.5, "0x1p-20", 0, 0, -1, 0, 0, 0x1p-19,
          0x1p-38},
-        {"zeros", f32, f16, 3, {0, -0.0}, 0, 0, -1, 0, 0, 0, 0},
-        {"squares above the floats",
-         f32,
-         f32,
-         1,
-         {0x1p100, 0x1p70},
-         0,
-         0,
-         -1,
-         0,
-         0,
-         0x1p100,
+        {"zeros", f32, f16, 3, "0 -0.0", 0, 0, -1, 0, 0, 0, 0},
+        {"squares above the floats", f32, f32, 1, "0x1p100 0x1p70", 0, 0, -1, 0, 0, 0x1p100,
          0x1p200},
-        {"no elements", f64, bf16, 3, {}, 0, 0, -1, 0, 0, 0, 0},
+        {"no elements", f64, bf16, 3, "", 0, 0, -1, 0, 0, 0, 0},
     };
     for (const Row &row : rows) {
         CAPTURE(row.what);
@@ -738,9 +617,10 @@ TEST_CASE("known reports", "[tensors]")
         report.underflows_to_subnormal = row.underflows_to_subnormal;
         report.amax = row.amax;
         report.sum_squares = row.sum_squares;
-        report.elements = static_cast<int64_t>(row.values.size());
+        const std::vector<double> values = numbers(row.values);
+        report.elements = static_cast<int64_t>(values.size());
         Tensors in;
-        in.add_values(row.in, row.values);
+        in.add_values(row.in, values);
         const Tensors out = in.like({row.out});
         const uint32_t ask = want_all | ask_each;
         const Said said = {report, {report}, {}};
@@ -766,51 +646,55 @@ TEST_CASE("unscale gives the bits of the numerics for every pair of dtypes and s
 TEST_CASE("unscale gives the bits of the numerics around the ends of blocks and chunks",
           "[tensors][long]")
 {
-    const double scales[] = {65536, 3, 0x1p-10, 1e39};
-    uint64_t round = 0;
-    for (uint64_t n : {4095u, 4096u, 4097u, 65535u, 65536u, 65537u, 131073u}) {
-        const Kind kind = static_cast<Kind>(round % 4);
-        const double scale = scales[round++ % 3];
-        CAPTURE(n, static_cast<int>(kind), scale);
-        CHECK(wrong_unscale(every_pair(n, kind), all_outputs, scale) == "");
+    const struct {
+        uint64_t n;
+        Kind kind;
+        double scale;
+    } rows[] = {
+        {4095, Kind::moderate, 65536}, {4096, Kind::tiny, 3},       {4097, Kind::huge, 0x1p-10},
+        {65536, Kind::any, 1e39},      {131073, Kind::huge, 65536},
+    };
+    for (const auto &row : rows) {
+        CAPTURE(row.n, static_cast<int>(row.kind), row.scale);
+        CHECK(wrong_unscale(every_pair(row.n, row.kind), all_outputs, row.scale) == "");
     }
-    CHECK(wrong_unscale(every_pair(65537, Kind::any), all_outputs, scales[3]) == "");
 }
 
 TEST_CASE("in place and check give the same as out of place", "[tensors][long]")
 {
+    std::vector<Dtype> own;
+    for (const Dtype &d : all_outputs)
+        own.insert(own.end(), 3, d);
     for (double scale : {65536.0, 1.0, 0.5, 3.0, 1e39})
         for (Kind kind : {Kind::moderate, Kind::tiny, Kind::huge, Kind::any}) {
             Tensors in, crossed;
             for (const Dtype &d : all_outputs)
-                for (uint64_t n : {5u, 4099u, 65540u})
-                    add_random(in, d, n, kind, n);
+                for (uint64_t n : {5u, 4099u, kind == Kind::any ? 65540u : 129u})
+                    add_random(in, d.dtype, n, kind, n);
             for (const Dtype &d : {f16, bf16, cb16, f8_e4m3fn, f8_e5m2})
-                add_random(crossed, d, 4099, kind, d.size);
-            std::vector<Dtype> own;
-            for (const Dtype &d : all_outputs)
-                own.insert(own.end(), 3, d);
+                add_random(crossed, d.dtype, 4099, kind, d.size);
+            const double clamp = scale == 3 ? 2 : 0;
             CAPTURE(scale, static_cast<int>(kind));
-            CHECK(wrong_unscale(in, own, scale) == "");
+            CHECK(wrong_unscale(in, own, scale, ask_all, clamp) == "");
+            CHECK(wrong_unscale(in, all_outputs, scale, ask_all, clamp) == "");
             CHECK(wrong_unscale(crossed, {bf16, cb16, f16, f8_e5m2, f8_e4m3fn}, scale) == "");
         }
 }
 
 TEST_CASE("a report has only the measurements in options.want", "[tensors]")
 {
+    const std::vector<Dtype> others = {f64, f16, bf16, f32, cb16},
+                             same_size = {f32, f64, bf16, cb16, f8_e5m2, f8_e4m3fn, f16};
     for (uint32_t ask = 0; ask <= ask_all; ask++)
         for (double scale : {65536.0, 1.0, 0.5, 1e39})
             for (Kind kind : {Kind::tiny, Kind::huge, Kind::any}) {
                 Tensors in;
                 for (const Dtype &d : all_outputs)
-                    add_random(in, d, 200, kind, ask);
+                    add_random(in, d.dtype, 200, kind, ask);
                 add_random(in, GSC_COMPLEX64, 100, kind, ask);
                 CAPTURE(ask, scale, static_cast<int>(kind));
-                CHECK(wrong_unscale(in, all_outputs, scale, ask) == "");
-                CHECK(wrong_unscale(in, {f64, f16, bf16, f32, cb16}, scale, ask) == "");
-                const std::vector<Dtype> same_size = {f32,     f64,       bf16, cb16,
-                                                      f8_e5m2, f8_e4m3fn, f16};
-                CHECK(wrong_unscale(in, same_size, scale, ask) == "");
+                for (const std::vector<Dtype> &types : {all_outputs, others, same_size})
+                    CHECK(wrong_unscale(in, types, scale, ask) == "");
             }
 }
 
@@ -819,20 +703,18 @@ TEST_CASE("a bad element is found wherever it stands", "[tensors]")
     const uint64_t n = 131074;
     for (const Dtype &d : dtypes) {
         Tensors in;
-        in.add(f32, 3);
-        in.add(f32, 0);
-        in.add(d, n);
+        in.add(f32.dtype, 3);
+        in.add(f32.dtype, 0);
+        in.add(d.dtype, n);
+        Said expected = check(nullptr, 4, in);
+        CHECK(expected.report.overflow == 0);
         for (uint64_t at : {0u, 63u, 64u, 65u, 4095u, 4096u, 4097u, 65535u, 65536u, 65537u, 131071u,
                             131072u, 131073u})
             for (uint64_t bad : {d.infinity(), d.infinity() | d.sign(), d.nan()}) {
-                write_bits(d, in.at(2), at, bad);
+                write_bits(d, in.bytes(2), at, bad);
                 const Said said = check(nullptr, 4, in);
-                write_bits(d, in.at(2), at, 0);
-                Said one;
-                one.each.resize(3, measured);
-                one.each[0].elements = 3;
-                one.each[2].elements = n;
-                for (gsc_report *report : {&one.each[2], &one.report}) {
+                write_bits(d, in.bytes(2), at, 0);
+                for (gsc_report *report : {&expected.each[2], &expected.report}) {
                     report->found_inf = 1;
                     report->overflow = 1;
                     report->first_tensor = 2;
@@ -840,12 +722,8 @@ TEST_CASE("a bad element is found wherever it stands", "[tensors]")
                     report->nan_count = is_nan(d, bad);
                     report->inf_count = !report->nan_count;
                 }
-                for (gsc_report *report : {&one.each[0], &one.each[1], &one.each[2], &one.report})
-                    report->generation = serial;
-                one.report.elements = n + 3;
-                one.histogram[16] = 3 * 4096 + 2 - 4096 + 3;
                 CAPTURE(d.name, at, bad);
-                CHECK(difference(said, one) == "");
+                CHECK(difference(said, expected) == "");
             }
     }
 }
@@ -858,25 +736,11 @@ TEST_CASE("bad elements in each of many small tensors are all counted", "[tensor
             for (uint32_t ask : {0u, ask_each, ask_each | GSC_WANT_NORM}) {
                 Tensors in;
                 for (uint64_t i = 0; i < tensors; i++)
-                    add_random(in, d, 1 + 7 * i, Kind::any, i + 1);
+                    add_random(in, d.dtype, 1 + 7 * i, Kind::any, i + 1);
                 CAPTURE(d.name, scale, ask);
                 CHECK(wrong_unscale(in, std::vector<Dtype>(tensors, d), scale, ask) == "");
                 CHECK(wrong_unscale(in, std::vector<Dtype>(tensors, f32), scale, ask) == "");
             }
-}
-
-TEST_CASE("the first of several bad elements is the one of the earliest tensor", "[tensors]")
-{
-    Tensors in;
-    in.add(f16, 0);
-    in.add_values(f32, {1, 2, 3});
-    in.add_values(f16, {1, 2, nan_value, infinity});
-    in.add_values(f64, {infinity});
-    const Said said = check(nullptr, 1, in);
-    CHECK(said.report.first_tensor == 2);
-    CHECK(said.report.first_element == 2);
-    CHECK(said.each[3].first_tensor == 3);
-    CHECK(said.each[3].first_element == 0);
 }
 
 TEST_CASE("a bad element is found at the end of a list of millions of tensors", "[tensors]")
@@ -884,31 +748,11 @@ TEST_CASE("a bad element is found at the end of a list of millions of tensors", 
     constexpr uint64_t n = (1u << 23) + 3;
     float bad = HUGE_VALF;
     std::vector<gsc_tensor> list(n, gsc_tensor{nullptr, 0, GSC_F32, 0, {}});
-    for (uint64_t at : {n / 2, n - 1}) {
-        list[at] = {&bad, 1, GSC_F32, 0, {}};
-        gsc_report report;
-        CHECK(gsc_measure(nullptr, nullptr, list.data(), n, nullptr, &report, nullptr) == GSC_OK);
-        list[at] = list[0];
-        CHECK(report.first_tensor == static_cast<int64_t>(at));
-        CHECK(report.first_element == 0);
-        CHECK(report.inf_count == 1);
-    }
-}
-
-TEST_CASE("a multiplier of exactly 1 also copies the bits of signalling NaN", "[tensors]")
-{
-    for (const Dtype &d : dtypes) {
-        Tensors in;
-        in.add_bits(d, special_bits(d));
-        const Tensors out = in.like({d}), scaled = in.like({d}), place = in.copy();
-        const gsc_factor one = factor_of(1);
-        unscale(nullptr, 1, in, out.data());
-        unscale(nullptr, 1, place, place.data());
-        said_by(gsc_scale, nullptr, &one, in, scaled.data());
-        CHECK(difference(out, in) == "");
-        CHECK(difference(place, in) == "");
-        CHECK(difference(scaled, in) == "");
-    }
+    list.back() = {&bad, 1, GSC_F32, 0, {}};
+    gsc_report report;
+    CHECK(gsc_measure(nullptr, nullptr, list.data(), n, nullptr, &report, nullptr) == GSC_OK);
+    CHECK(report.first_tensor == static_cast<int64_t>(n - 1));
+    CHECK((report.first_element == 0 && report.inf_count == 1));
 }
 
 TEST_CASE("gsc_scale multiplies by the scale, into Inf where there is no room, and reports on it",
@@ -918,19 +762,11 @@ TEST_CASE("gsc_scale multiplies by the scale, into Inf where there is no room, a
         for (uint64_t n : {1u, 65u, 4097u})
             for (double clamp : {0.0, 500.0}) {
                 const Tensors in = every_pair(n, Kind::any);
-                const Expected e = expected(in, all_outputs, scale, clamp);
-                Tensors out = in.like(all_outputs), without = in.like(all_outputs);
                 const gsc_factor factor = factor_of(scale);
                 CAPTURE(scale, n, clamp);
-                CHECK(
-                    difference(said_by(gsc_scale, nullptr, &factor, in, out.data(), ask_all, clamp),
-                               e.said) == "");
-                CHECK(difference(out, e.out) == "");
-                gsc_tensor_options options = GSC_TENSOR_OPTIONS_INIT;
-                options.clamp = clamp;
-                CHECK(gsc_scale(nullptr, &factor, in.data(), without.data(), in.size(), &options,
-                                nullptr, nullptr) == GSC_OK);
-                CHECK(difference(without, e.out) == "");
+                CHECK(difference(
+                          outcome(gsc_scale, no_exec, &factor, in, all_outputs, ask_all, clamp),
+                          expected(in, all_outputs, scale, clamp)) == "");
             }
 }
 
@@ -938,7 +774,7 @@ TEST_CASE("an empty list is legal, and so is a tensor without data", "[tensors]"
 {
     const gsc_factor factor = factor_of(2);
     Tensors nothing, empty;
-    empty.add(f16, 0);
+    empty.add(f16.dtype, 0);
     empty.add(GSC_COMPLEX128, 0);
     for (const Tensors *list : {&nothing, &empty}) {
         Said said;
@@ -956,7 +792,7 @@ TEST_CASE("two output dtypes that alternate are planned once each", "[tensors]")
 {
     Tensors in;
     for (int i = 0; i < 200; i++)
-        in.add(f32, 3);
+        in.add(f32.dtype, 3);
     const Tensors out = in.like({f16, bf16});
     plans_made = 0;
     REQUIRE(gsc_unscale(nullptr, nullptr, in.data(), out.data(), in.size(), nullptr, nullptr,
@@ -964,36 +800,36 @@ TEST_CASE("two output dtypes that alternate are planned once each", "[tensors]")
     CHECK(plans_made == 2);
 }
 
-TEST_CASE("unscale without a report writes the same", "[tensors]")
+TEST_CASE("a call without a report writes the same, and the reports of each tensor", "[tensors]")
 {
     const Tensors in = every_pair(4097, Kind::any);
-    for (double scale : {3.0, 1.0, 1e39}) {
-        const gsc_factor factor = factor_of(scale);
-        Tensors out = in.like(all_outputs), expected_out = in.like(all_outputs);
-        const Said said = unscale(nullptr, scale, in, expected_out.data());
-        CHECK(gsc_unscale(nullptr, &factor, in.data(), out.data(), in.size(), nullptr, nullptr,
-                          nullptr) == GSC_OK);
-        CHECK(difference(out, expected_out) == "");
-        Said without; // the report of the list is none of each
-        without.each.resize(in.size());
-        gsc_tensor_options options = wanting(want_all);
-        options.per_tensor = without.each.data();
-        CHECK(gsc_unscale(nullptr, &factor, in.data(), out.data(), in.size(), &options, nullptr,
-                          nullptr) == GSC_OK);
-        without.report = said.report;
-        without.histogram = said.histogram;
-        CHECK(difference(without, said) == "");
-    }
+    for (Call call : {gsc_unscale, gsc_scale})
+        for (double scale : {3.0, 1.0, 1e39}) {
+            const gsc_factor factor = factor_of(scale);
+            const Outcome with = outcome(call, no_exec, &factor, in, all_outputs);
+            Outcome without = {in.like(all_outputs), with.said};
+            without.said.each.assign(in.size(), gsc_report{});
+            gsc_tensor_options options = wanting(want_all), none = GSC_TENSOR_OPTIONS_INIT;
+            options.per_tensor = without.said.each.data();
+            for (const gsc_tensor_options *some : {&options, &none}) {
+                CHECK(call(nullptr, &factor, in.data(), without.out.data(), in.size(), some,
+                           nullptr, nullptr) == GSC_OK);
+                CHECK(difference(without, with) == "");
+                without.out = in.like(all_outputs);
+            }
+        }
 }
 
-TEST_CASE("a check without a factor is one of the values as they are", "[tensors]")
+TEST_CASE("without a factor the values are taken as they are", "[tensors]")
 {
     const Tensors in = every_pair(100, Kind::any);
-    Said said = check(nullptr, 1, in);
-    said.report.generation = 0;
-    for (gsc_report &report : said.each)
+    Outcome e = expected(in, all_outputs, 1);
+    e.said.report.generation = 0;
+    for (gsc_report &report : e.said.each)
         report.generation = 0;
-    CHECK(difference(said_by(check_only, nullptr, nullptr, in, nullptr), said) == "");
+    for (Call call : {gsc_unscale, gsc_scale})
+        CHECK(difference(outcome(call, no_exec, nullptr, in, all_outputs), e) == "");
+    const Said said = said_by(check_only, nullptr, nullptr, in, nullptr);
     gsc_report report;
     REQUIRE(gsc_measure(nullptr, nullptr, in.data(), in.size(), nullptr, &report, nullptr) ==
             GSC_OK);
@@ -1005,35 +841,32 @@ TEST_CASE("a large list, written around the caches, gives the same bytes as its 
     const uint64_t n = (16u << 20) / 4 + 4099, piece = 37 * 4096;
     for (const Dtype &to : {f32, f16, f64}) {
         Tensors in;
-        in.add(f32, 3); // the next one lies at an odd address
+        in.add(f32.dtype, 3); // the next one lies at an odd address
         Tensors some;
-        add_random(some, f32, 100003, Kind::any, 5);
-        in.add(f32, n);
+        add_random(some, f32.dtype, 100003, Kind::any, 5);
+        in.add(f32.dtype, n);
         for (uint64_t i = 0; i < n; i += 100003)
-            std::memcpy(in.at(1) + i * 4, some.at(0), std::min<uint64_t>(100003, n - i) * 4);
+            std::memcpy(in.bytes(1) + i * 4, some.bytes(0), std::min<uint64_t>(100003, n - i) * 4);
         for (double scale : {65536.0, 1.0}) {
             const Tensors out = in.like({to}), pieces = in.like({to});
             const gsc_report whole = unscale(nullptr, scale, in, out.data()).report;
             const gsc_tensor_options options = wanting(want_all);
-            std::vector<gsc_report> reports;
-            gsc_report merged;
+            Reports reports;
             const gsc_factor factor = factor_of(scale);
             for (uint64_t i = 0; i < n; i += piece) {
                 const uint64_t count = std::min(piece, n - i);
-                const gsc_tensor part = {in.at(1) + i * 4, count, GSC_F32, 0, {}},
-                                 result = {pieces.at(1) + i * to.size, count, to.dtype, 0, {}};
+                const gsc_tensor part = {in.bytes(1) + i * 4, count, GSC_F32, 0, {}},
+                                 result = {pieces.bytes(1) + i * to.size, count, to.dtype, 0, {}};
                 reports.emplace_back();
                 REQUIRE(gsc_unscale(nullptr, &factor, &part, &result, 1, &options, &reports.back(),
                                     nullptr) == GSC_OK);
             }
-            REQUIRE(gsc_report_merge(nullptr, reports.data(), reports.size(), GSC_MERGE_SHARDS,
-                                     nullptr, &merged, nullptr) == GSC_OK);
+            const gsc_report all = merged(reports);
             CAPTURE(to.name, scale);
-            CHECK(std::memcmp(out.at(1), pieces.at(1), n * to.size) == 0);
-            CHECK(whole.nan_count == merged.nan_count);
-            CHECK(whole.inf_count == merged.inf_count);
-            CHECK(whole.underflows_to_zero == merged.underflows_to_zero);
-            CHECK(whole.amax == merged.amax);
+            CHECK(std::memcmp(out.bytes(1), pieces.bytes(1), n * to.size) == 0);
+            CHECK((whole.nan_count == all.nan_count && whole.inf_count == all.inf_count));
+            CHECK(whole.underflows_to_zero == all.underflows_to_zero);
+            CHECK(whole.amax == all.amax);
         }
     }
 }
@@ -1044,9 +877,9 @@ TEST_CASE("small tensors in a large list give the same results as alone", "[tens
         for (uint32_t want : {0u, GSC_WANT_UNDERFLOW, GSC_WANT_NORM})
             for (double scale : {65536.0, 0x1p-16, 0.75}) {
                 Tensors in;
-                in.add(f32, 17u << 18);
+                in.add(f32.dtype, 17u << 18);
                 for (uint64_t i = 0; i < 40; i++)
-                    add_random(in, f32, 1 + i * i * 2, i % 3 ? Kind::any : Kind::tiny, i);
+                    add_random(in, f32.dtype, 1 + i * i * 2, i % 3 ? Kind::any : Kind::tiny, i);
                 const Tensors out = in.like({to}), alone = in.like({to});
                 Said one_by_one = unscale(nullptr, scale, in, out.data(), want | ask_each);
                 const Said said = one_by_one;
@@ -1059,11 +892,10 @@ TEST_CASE("small tensors in a large list give the same results as alone", "[tens
                     if (one.overflow)
                         one.first_tensor = static_cast<int64_t>(i);
                 }
-                one_by_one.report = together(one_by_one.each);
+                one_by_one.report = of_list(one_by_one.each);
                 CAPTURE(to.name, want, scale);
                 CHECK(difference(said, one_by_one) == "");
-                for (uint64_t i = 0; i < in.size(); i++)
-                    CHECK(std::memcmp(out.at(i), alone.at(i), in.data()[i].count * to.size) == 0);
+                CHECK(difference(out, alone) == "");
             }
 }
 
@@ -1082,62 +914,14 @@ TEST_CASE("a clamp bounds the products, reports on them before, and counts what 
                 }
 }
 
-TEST_CASE("a clamp around the ends of blocks and chunks, in place and apart", "[tensors]")
-{
-    Tensors in;
-    std::vector<Dtype> own;
-    for (const Dtype &d : all_outputs)
-        for (uint64_t n : {4095u, 4097u, 65537u}) {
-            add_random(in, d, n, Kind::any, n);
-            own.push_back(d);
-        }
-    CHECK(wrong_unscale(in, own, 3, ask_all, 2) == "");
-    CHECK(wrong_unscale(in, all_outputs, 3, ask_all, 2) == "");
-}
-
-TEST_CASE("what a clamp changed is counted by element, NaN not at all", "[tensors]")
-{
-    struct Row {
-        const char *what;
-        uint32_t dtype;
-        std::vector<double> parts;
-        double clamp;
-        int64_t clamped;
-    };
-    const Row rows[] = {
-        {"at the limit nothing changes", GSC_F32, {2, -2, 1, 0}, 2, 0},
-        {"of both signs", GSC_F16, {3, -3, 1, 4}, 2, 3},
-        {"Inf is, NaN is not", GSC_F64, {infinity, nan_value, -infinity}, 2, 2},
-        {"a complex element counts once", GSC_COMPLEX64, {3, 3, 3, 0, 0, 3, 1, 1}, 2, 3},
-        {"as its larger part, which a NaN is", GSC_COMPLEX128, {3, nan_value, 1, 3}, 2, 1},
-        {"what was rounded up to its dtype is beyond", GSC_F32, {0.1}, 0.1, 1},
-    };
-    for (const Row &row : rows) {
-        Tensors in;
-        std::vector<uint64_t> bits;
-        for (double x : row.parts)
-            bits.push_back(std::isnan(x) ? real(row.dtype).nan() : encode(real(row.dtype), x));
-        in.add_bits(row.dtype, bits);
-        const Tensors out = in.copy();
-        CAPTURE(row.what);
-        for (const gsc_tensor *to : {out.data(), in.data()}) {
-            const Said said = unscale(nullptr, 1, in, to, ask_all, row.clamp);
-            CHECK(said.report.clamped == row.clamped);
-            CHECK(said.each[0].clamped == row.clamped);
-        }
-        CHECK(unscale(nullptr, 1, in, in.data()).report.clamped == 0);
-    }
-}
-
 TEST_CASE("a clamp's limit is the largest value of the output that is not above it", "[tensors]")
 {
-    struct Row {
+    const struct {
         uint32_t from, to;
         double x, clamp;
         uint64_t bits;
         int64_t overflow;
-    };
-    const Row rows[] = {
+    } rows[] = {
         {GSC_F32, GSC_F16, 70000, 1e5, 0x7bff, 0},
         {GSC_F32, GSC_F8_E4M3FN, 470, 500, 0x7e, 0},
         {GSC_F32, GSC_F32, infinity, 1e39, 0x7f7fffff, 1},
@@ -1153,7 +937,7 @@ TEST_CASE("a clamp's limit is the largest value of the output that is not above 
         {GSC_BF16, GSC_F8_E4M3FN, 1, 0.0025, 1, 0},
         {GSC_F16, GSC_CB16, infinity, 1e30, 0x7dff, 1},
     };
-    for (const Row &row : rows) {
+    for (const auto &row : rows) {
         Tensors in;
         in.add_values(real(row.from), {row.x});
         const Tensors out = in.like({real(row.to)});
@@ -1169,27 +953,8 @@ TEST_CASE("a clamp's limit is the largest value of the output that is not above 
             CHECK(std::string(error.message).find("options.clamp is 1e-45: ") == 0);
             continue;
         }
-        CHECK(status == GSC_OK);
-        CHECK(out.bits(0, 0) == row.bits);
-        CHECK(report.overflow == row.overflow);
-        CHECK(report.clamped == 1);
-    }
-}
-
-TEST_CASE("with the largest value as limit a clamp casts with saturation", "[tensors]")
-{
-    Tensors in;
-    in.add_values(f32, {1000, -1e30, 447, infinity, nan_value});
-    for (Call call : {gsc_unscale, gsc_scale}) {
-        const Tensors out = in.like({f8_e4m3fn});
-        const Said said = said_by(call, nullptr, nullptr, in, out.data(), ask_all, 448);
-        for (uint64_t i : {0u, 3u})
-            CHECK(out.bits(0, i) == 0x7e);
-        CHECK(out.bits(0, 1) == 0xfe);
-        CHECK(is_nan(f8_e4m3fn, out.bits(0, 4)));
-        CHECK(said.report.inf_count == 1);
-        CHECK(said.report.nan_count == 1);
-        CHECK(said.report.clamped == 3);
+        CHECK((status == GSC_OK && out.bits(0, 0) == row.bits));
+        CHECK((report.overflow == row.overflow && report.clamped == 1));
     }
 }
 
@@ -1206,13 +971,13 @@ TEST_CASE("gsc_unscale_accumulate adds products and rounds once", "[tensors]")
 {
     for (double scale : {65536.0, 1.0, 3.0, 1e39})
         for (Kind kind : {Kind::moderate, Kind::tiny})
-            for (uint64_t n : {1u, 15u, 64u, 77u, 4099u}) {
+            for (uint64_t n : {1u, 77u, 4099u}) {
                 Tensors in = every_pair(n, kind);
                 Tensors out = in.like(all_outputs), sums = in.like(all_outputs);
                 Random random = {n};
                 for (uint64_t t = 0; kind == Kind::moderate && t < in.size(); t++)
                     for (uint64_t i = 0; i < in.numbers(t); i++) // within the range of every dtype
-                        write_bits(in.type(t), in.at(t), i,
+                        write_bits(in.type(t), in.bytes(t), i,
                                    encode(in.type(t), 800 * (random.unit() - 0.5)));
                 for (uint64_t t = 0; t < in.size(); t++)
                     for (uint64_t i = 0; i < in.numbers(t); i++) {
@@ -1225,8 +990,8 @@ TEST_CASE("gsc_unscale_accumulate adds products and rounds once", "[tensors]")
                             in_float
                                 ? static_cast<double>(static_cast<float>(a) + static_cast<float>(x))
                                 : a + x;
-                        write_bits(to, out.at(t), i, before);
-                        write_bits(to, sums.at(t), i, encode(to, sum));
+                        write_bits(to, out.bytes(t), i, before);
+                        write_bits(to, sums.bytes(t), i, encode(to, sum));
                     }
                 const gsc_factor factor = factor_of(scale);
                 CAPTURE(scale, static_cast<int>(kind), n);
@@ -1244,68 +1009,18 @@ TEST_CASE("gsc_unscale_accumulate adds nothing of a list with one bad element", 
     in.add_values(f16, {1, 2, 60000});
     out.add_values(f32, std::vector<double>(70000, 5));
     out.add_values(f8_e5m2, {1, 2, 3}); // up to 57344
-    const Tensors before = out.copy();
     CHECK(said_by(gsc_unscale_accumulate, nullptr, nullptr, in, out.data()).report.overflow == 0);
     CHECK(out.value(0, 69999) == 6);
     CHECK(out.value(1, 2) == 57344);
-    write_bits(f16, in.at(1), 2, 0x7bff);
+    write_bits(f16, in.bytes(1), 2, 0x7bff);
     const Tensors after = out.copy();
     const Said said = said_by(gsc_unscale_accumulate, nullptr, nullptr, in, out.data());
-    CHECK(said.report.overflow == 1);
-    CHECK(said.report.inf_count == 1);
-    CHECK(said.report.first_tensor == 1);
-    CHECK(said.each[0].overflow == 0);
-    CHECK(said.each[1].overflow == 1);
+    CHECK((said.report.overflow == 1 && said.report.inf_count == 1));
+    CHECK((said.each[0].overflow == 0 && said.each[1].overflow == 1));
     CHECK(difference(out, after) == "");
-    CHECK(difference(out, before) != "");
-}
-
-/* ---- complex ---- */
-
-TEST_CASE("a complex value is two real ones and counts once, as its larger part", "[tensors]")
-{
-    for (uint32_t dtype : {GSC_COMPLEX64, GSC_COMPLEX128})
-        for (double scale : {65536.0, 1.0, 0.5, 0x1p120, 1e39})
-            for (Kind kind : {Kind::moderate, Kind::tiny, Kind::huge, Kind::any})
-                for (uint64_t n : {1u, 33u, 2049u, 33000u})
-                    for (double clamp :
-                         n > 2049 ? std::vector<double>{0} : std::vector<double>{0, 1}) {
-                        Tensors in;
-                        add_random(in, dtype, n, kind, n);
-                        CAPTURE(dtype, scale, static_cast<int>(kind), n, clamp);
-                        CHECK(wrong_unscale(in, {}, scale, ask_all, clamp) == "");
-                    }
 }
 
 /* ---- sum of squares ---- */
-
-TEST_CASE("the sum of squares is accurate over the whole range", "[tensors]")
-{
-    // All terms are positive, so relative errors add: a lane of 64 elements rounds 64 times in
-    // float, all that follows rounds in double. Doubles: 64 + 6 + 16 + 4 + 1 roundings.
-    const double float_bound = 65 * 0x1p-24, double_bound = 100 * 0x1p-53;
-    const double ranges[][2] = {{-30, -25}, {-22, -18}, {-13, -10}, {-12, 12},
-                                {10, 15},   {18, 19.5}, {25, 30},   {-30, 30}};
-    for (const Dtype &d : {f32, bf16, f64})
-        for (const auto &range : ranges) {
-            Random random = {static_cast<uint64_t>(range[1] + 100)};
-            std::vector<double> values(200003);
-            for (double &x : values)
-                x = std::pow(10, range[0] + (range[1] - range[0]) * random.unit());
-            Tensors in;
-            in.add_values(d, values);
-            long double exact = 0;
-            for (uint64_t i = 0; i < values.size(); i++) {
-                const long double x = static_cast<long double>(in.value(0, i));
-                exact += x * x;
-            }
-            const long double sum =
-                static_cast<long double>(check(nullptr, 1, in).report.sum_squares);
-            CAPTURE(d.name, range[0], range[1]);
-            CHECK(static_cast<double>(std::fabs(sum / exact - 1)) <
-                  (d.dtype == GSC_F64 ? double_bound : float_bound));
-        }
-}
 
 TEST_CASE("a block sum below 2^-80 is summed again in double", "[tensors]")
 {
@@ -1329,11 +1044,11 @@ TEST_CASE("the sum of squares has the tree of the numerics, over more chunks tha
 {
     Tensors in;
     for (uint64_t i = 0; i < 1000; i++)
-        add_random(in, dtypes[i % std::size(dtypes)], i % 7, Kind::moderate, i);
-    add_random(in, f32, 70 * 65536 + 3, Kind::moderate, 1);
+        add_random(in, dtypes[i % std::size(dtypes)].dtype, i % 7, Kind::moderate, i);
+    add_random(in, f32.dtype, 70 * 65536 + 3, Kind::moderate, 1);
     for (uint64_t i = 0; i < 1500; i++)
-        add_random(in, dtypes[i % std::size(dtypes)], i % 5, Kind::tiny, i);
-    const Expected e = expected(in, {f32}, 1 / 3.0);
+        add_random(in, dtypes[i % std::size(dtypes)].dtype, i % 5, Kind::tiny, i);
+    const Outcome e = expected(in, {f32}, 1 / 3.0);
     for (uint32_t ask : {ask_each + 0u, 0u}) {
         const Said said = check(nullptr, 3, in, GSC_WANT_NORM | GSC_WANT_AMAX | ask);
         CHECK(said.report.sum_squares == e.said.report.sum_squares);
@@ -1341,50 +1056,10 @@ TEST_CASE("the sum of squares has the tree of the numerics, over more chunks tha
     }
 }
 
-/* ---- each tensor ---- */
-
-TEST_CASE("the reports of each tensor merge to that of the list, bit for bit", "[tensors][threads]")
+TEST_CASE("a long list of small and large tensors gives the bits of the numerics", "[tensors]")
 {
-    const Context context(3, run_on_threads);
-    for (uint64_t n : {0u, 1u, 63u, 64u, 65u, 200u, 4100u}) {
-        Tensors in;
-        for (uint64_t i = 0; i < n; i++)
-            add_random(in, static_cast<uint32_t>(i % 9 + 1), n > 200 ? i % 90 : i * i % 9000,
-                       i % 5 ? Kind::moderate : Kind::any, i);
-        if (n == 200)
-            add_random(in, f32, 70 * 65536 + 1, Kind::moderate, n); // more chunks than a run
-        for (uint32_t ask = 0; ask < 8; ask++) {
-            const gsc_exec *const on = ask % 2 ? context.on() : nullptr;
-            const Said said = check(on, 3, in, ask | ask_each);
-            gsc_report merged;
-            CHECK(gsc_report_merge(nullptr, said.each.data(), in.size(), GSC_MERGE_SHARDS, nullptr,
-                                   &merged, nullptr) == GSC_OK);
-            if (n == 0)
-                merged = said.report;
-            merged.kind = said.report.kind;
-            CAPTURE(n, ask);
-            CHECK(difference(said.report, merged) == "");
-        }
-    }
-}
-
-TEST_CASE("each tensor's report is that of the tensor alone", "[tensors]")
-{
-    const Tensors in = long_list();
-    const gsc_tensor_options options = wanting(want_all);
-    for (double scale : {3.0, 1e39}) {
-        const Said said = check(nullptr, scale, in);
-        const gsc_factor factor = factor_of(scale);
-        for (uint64_t i = 0; i < in.size(); i++) {
-            gsc_report alone;
-            REQUIRE(gsc_measure(nullptr, &factor, in.data() + i, 1, &options, &alone, nullptr) ==
-                    GSC_OK);
-            if (alone.overflow)
-                alone.first_tensor = static_cast<int64_t>(i);
-            CAPTURE(i, scale);
-            CHECK(difference(said.each[i], alone) == "");
-        }
-    }
+    for (double scale : {3.0, 1e39})
+        CHECK(wrong_unscale(long_list(), all_outputs, scale) == "");
 }
 
 /* ---- verdicts ---- */
@@ -1398,43 +1073,35 @@ TEST_CASE("with a policy, report.overflow agrees with the next update, for every
     lists[2].add_values(f32, {1e19, 1e19});
     lists[3].add_values(f32, {2e19, 1}); // its square is above the largest float
     lists[4].add_values(f64, {1e200, 1});
-    lists[5].add(f16, 3);
-    const char *const by_norm[] = {"fairseq", "fairscale"};
+    lists[5].add(f16.dtype, 3);
     int by_norm_alone = 0;
-    for (uint32_t i = 0; gsc_preset_name(i); i++)
+    for (const std::string &name : preset_names())
         for (const Tensors &in : lists)
             for (Call call : {check_only, gsc_unscale, gsc_scale, gsc_unscale_accumulate}) {
-                gsc_policy policy = GSC_POLICY_INIT;
-                REQUIRE(gsc_policy_preset(gsc_preset_name(i), &policy, nullptr) == GSC_OK);
+                gsc_policy policy = preset_policy(name);
                 policy.init_scale = 1;
                 policy.guard_warmup = 1; /* an outlier is no overflow: the update alone finds it */
-                gsc_state state;
-                REQUIRE(gsc_state_init(nullptr, &policy, &state, nullptr) == GSC_OK);
-                std::vector<gsc_report> each(in.size());
+                const gsc_state state = started(policy);
+                Reports each(in.size());
                 gsc_tensor_options options = GSC_TENSOR_OPTIONS_INIT;
                 options.policy = &policy;
                 options.per_tensor = each.data();
-                gsc_report report, judged, merged;
+                gsc_report report, judged;
                 const Tensors out = in.like({f64});
-                CAPTURE(gsc_preset_name(i));
+                CAPTURE(name);
                 REQUIRE(call(nullptr, &state.factor, in.data(), out.data(), in.size(), &options,
                              &report, nullptr) == GSC_OK);
-                gsc_state updated;
-                REQUIRE(gsc_state_update(nullptr, &policy, &state, &report, &updated, nullptr) ==
-                        GSC_OK);
-                // Outliers are for the update alone to tell.
-                const bool skipped =
-                    updated.events & GSC_EVENT_SKIPPED && !(updated.events & GSC_EVENT_OUTLIER);
+                const uint32_t events = updated(policy, state, report).events;
+                const bool skipped = events & GSC_EVENT_SKIPPED && !(events & GSC_EVENT_OUTLIER);
                 CHECK(report.overflow == skipped);
                 CHECK(report.found_inf == static_cast<float>(skipped));
-                CHECK((updated.events & GSC_EVENT_STALE) == 0);
+                CHECK((events & GSC_EVENT_STALE) == 0);
 
                 // Of a tensor, `overflow` says whether something in it is Inf or NaN.
                 CHECK(each[0].overflow == (each[0].nan_count + each[0].inf_count > 0));
-                REQUIRE(gsc_report_merge(nullptr, each.data(), each.size(), GSC_MERGE_SHARDS,
-                                         &policy, &merged, nullptr) == GSC_OK);
-                merged.kind = report.kind;
-                CHECK(difference(merged, report) == "");
+                gsc_report all = merged(each, GSC_MERGE_SHARDS, &policy);
+                all.kind = report.kind;
+                CHECK(difference(all, report) == "");
 
                 // What the policy judges by is measured, and nothing else.
                 options.policy = nullptr;
@@ -1450,33 +1117,25 @@ TEST_CASE("with a policy, report.overflow agrees with the next update, for every
                 judged.overflow = report.overflow;
                 judged.found_inf = report.found_inf;
                 CHECK(difference(report, judged) == "");
-                if (std::count(std::begin(by_norm), std::end(by_norm),
-                               std::string(gsc_preset_name(i))))
-                    CHECK(options.want == GSC_WANT_NORM);
             }
     CHECK(by_norm_alone > 0);
 }
 
 TEST_CASE("a policy adds measurements to options.want and removes none", "[tensors]")
 {
-    gsc_policy policy = GSC_POLICY_INIT;
-    policy.overflow_test = GSC_TEST_NORM;
-    policy.target_amax = 1;
-    const Tensors in = every_pair(100, Kind::moderate);
+    const Policy policy = zeros.overflow_test(GSC_TEST_NORM).target_amax(1);
     for (uint32_t want = 0; want <= want_all; want++) {
         gsc_tensor_options options = wanting(want);
         options.policy = &policy;
         gsc_report report;
-        REQUIRE(gsc_measure(nullptr, nullptr, in.data(), in.size(), &options, &report, nullptr) ==
-                GSC_OK);
+        REQUIRE(gsc_measure(nullptr, nullptr, nullptr, 0, &options, &report, nullptr) == GSC_OK);
         CHECK(report.measured == (want | GSC_WANT_NORM | GSC_WANT_AMAX));
     }
 }
 
 TEST_CASE("accumulate adds if every product is finite, even if report.overflow is 1", "[tensors]")
 {
-    gsc_policy policy = GSC_POLICY_INIT;
-    policy.overflow_test = GSC_TEST_NORM;
+    const Policy policy = zeros.overflow_test(GSC_TEST_NORM);
     gsc_tensor_options options = GSC_TENSOR_OPTIONS_INIT;
     options.policy = &policy;
     Tensors in, out;
@@ -1485,8 +1144,7 @@ TEST_CASE("accumulate adds if every product is finite, even if report.overflow i
     gsc_report report;
     REQUIRE(gsc_unscale_accumulate(nullptr, nullptr, in.data(), out.data(), 1, &options, &report,
                                    nullptr) == GSC_OK);
-    CHECK(report.overflow == 1);
-    CHECK(out.value(0, 1) == 2);
+    CHECK((report.overflow == 1 && out.value(0, 1) == 2));
 }
 
 /* ---- memory ---- */
@@ -1494,26 +1152,24 @@ TEST_CASE("accumulate adds if every product is finite, even if report.overflow i
 TEST_CASE("memory of a context is aligned, copied and freed", "[tensors]")
 {
     const Context two(2, run_backwards);
-    for (const gsc_exec *on : {static_cast<const gsc_exec *>(nullptr), two.on()})
+    for (const gsc_exec *on : {no_exec, &two.on})
         for (uint32_t kind : {GSC_MEMORY_DEVICE, GSC_MEMORY_HOST})
             for (uint64_t size : {1u, 4u, 255u, 256u, 100001u}) {
                 gsc_context *const context = on ? on->context : nullptr;
-                void *from = nullptr, *to = nullptr;
+                void *memory[2] = {};
                 CAPTURE(on == nullptr, kind, size);
-                REQUIRE(gsc_memory_create(context, kind, size, &from, nullptr) == GSC_OK);
-                REQUIRE(gsc_memory_create(context, kind, size, &to, nullptr) == GSC_OK);
-                CHECK(reinterpret_cast<uintptr_t>(from) % 256 == 0);
-                CHECK(reinterpret_cast<uintptr_t>(to) % 256 == 0);
-                std::memset(from, 0x17, size);
-                std::memset(to, 0x2a, size);
-                CHECK(gsc_memory_copy(on, to, from, size - 1, nullptr) == GSC_OK);
+                for (int i = 0; i < 2; i++) {
+                    REQUIRE(gsc_memory_create(context, kind, size, &memory[i], nullptr) == GSC_OK);
+                    CHECK(reinterpret_cast<uintptr_t>(memory[i]) % 256 == 0);
+                    std::memset(memory[i], i, size);
+                }
+                CHECK(gsc_memory_copy(on, memory[0], memory[1], size - 1, nullptr) == GSC_OK);
                 CHECK(gsc_exec_wait(on, nullptr) == GSC_OK);
-                const unsigned char *const bytes = static_cast<unsigned char *>(to);
-                CHECK(std::count(bytes, bytes + size, 0x17) == static_cast<int64_t>(size) - 1);
-                CHECK(bytes[size - 1] == 0x2a);
-                gsc_memory_destroy(context, from);
-                gsc_memory_destroy(context, to);
-                gsc_memory_destroy(context, nullptr);
+                const unsigned char *const bytes = static_cast<unsigned char *>(memory[0]);
+                CHECK(std::count(bytes, bytes + size, 1) == static_cast<int64_t>(size) - 1);
+                CHECK(bytes[size - 1] == 0);
+                for (void *block : {memory[0], memory[1], static_cast<void *>(nullptr)})
+                    gsc_memory_destroy(context, block);
             }
     void *none = &none;
     CHECK(gsc_memory_create(nullptr, GSC_MEMORY_DEVICE, 0, &none, nullptr) == GSC_OK);
@@ -1522,18 +1178,14 @@ TEST_CASE("memory of a context is aligned, copied and freed", "[tensors]")
 
 TEST_CASE("a call on the CPU needs no workspace", "[tensors]")
 {
-    const Tensors in = long_list();
+    const Tensors in = every_pair(65, Kind::any);
     const Context two(2, run_backwards);
-    gsc_policy policy = GSC_POLICY_INIT;
-    gsc_tensor_options options = wanting(want_all);
-    options.policy = &policy;
-    for (const gsc_exec *on : {static_cast<const gsc_exec *>(nullptr), two.on()})
-        for (const gsc_tensor_options *some : {static_cast<const gsc_tensor_options *>(nullptr),
-                                               static_cast<const gsc_tensor_options *>(&options)}) {
-            uint64_t size = 1;
-            CHECK(gsc_workspace_size(on, in.data(), in.size(), some, &size, nullptr) == GSC_OK);
-            CHECK(size == 0);
-        }
+    const gsc_tensor_options all = wanting(want_all);
+    for (const gsc_exec *on : {no_exec, &two.on}) {
+        uint64_t size = 1;
+        CHECK(gsc_workspace_size(on, in.data(), in.size(), &all, &size, nullptr) == GSC_OK);
+        CHECK(size == 0);
+    }
 }
 
 /* ---- threads and processes ---- */
@@ -1542,25 +1194,21 @@ TEST_CASE("a pool gives the bytes of one thread", "[tensors][threads]")
 {
     const Tensors in = long_list();
     const gsc_factor factor = factor_of(0.75);
+    const Context pools[] = {
+        {1, run_backwards}, {3, run_on_threads}, {100, run_backwards}, {1, nullptr}};
     for (Call call : {check_only, gsc_unscale, gsc_scale, gsc_unscale_accumulate})
         for (double clamp : {0.0, 20.0}) {
-            if (clamp != 0 && (call == check_only || call == gsc_unscale_accumulate))
+            if (clamp != 0 && call != gsc_unscale)
                 continue;
-            Tensors serial_out = in.like(all_outputs);
-            const Said alone =
-                said_by(call, nullptr, &factor, in, serial_out.data(), ask_all, clamp);
-            for (uint32_t threads : {1u, 3u, 100u})
-                for (gsc_parallel_for *parallel_for : {run_on_threads, run_backwards}) {
-                    const Context context(threads, parallel_for);
-                    Tensors out = in.like(all_outputs);
-                    CAPTURE(threads, clamp);
-                    CHECK(difference(
-                              said_by(call, context.on(), &factor, in, out.data(), ask_all, clamp),
-                              alone) == "");
-                    CHECK(difference(out, serial_out) == "");
-                    CHECK((context.calls() > 0) == (threads > 1));
-                }
+            const Outcome alone = outcome(call, no_exec, &factor, in, all_outputs, ask_all, clamp);
+            for (const Context &context : pools) {
+                CAPTURE(&context - pools, clamp);
+                CHECK(
+                    difference(outcome(call, &context.on, &factor, in, all_outputs, ask_all, clamp),
+                               alone) == "");
+            }
         }
+    CHECK((pools[0].pool.calls == 0 && pools[1].pool.calls > 0 && pools[2].pool.calls > 0));
 }
 
 TEST_CASE("a pool that refuses a call ends it unwritten; later in a call its thread goes on",
@@ -1569,33 +1217,28 @@ TEST_CASE("a pool that refuses a call ends it unwritten; later in a call its thr
     const Tensors in = long_list();
     const gsc_factor factor = factor_of(0.75);
     for (Call call : {check_only, gsc_unscale, gsc_scale, gsc_unscale_accumulate}) {
-        Tensors alone_out = in.like(all_outputs), out = in.like(all_outputs),
-                kept = in.like(all_outputs), before = in.like(all_outputs);
-        const Said alone = said_by(call, nullptr, &factor, in, alone_out.data(), ask_all, 0);
-        const Context later(3, refuse_later);
-        CHECK(difference(said_by(call, later.on(), &factor, in, out.data(), ask_all, 0), alone) ==
-              "");
-        CHECK(difference(out, alone_out) == "");
-        CHECK(later.calls() > 1);
+        const Context later(3, refuse_later), first(3, refuse_first);
+        CHECK(difference(outcome(call, &later.on, &factor, in, all_outputs),
+                         outcome(call, no_exec, &factor, in, all_outputs)) == "");
+        CHECK(later.pool.calls > 1);
 
-        const Context first(3, refuse_first);
-        std::vector<gsc_report> each(in.size(), gsc_report{}), marked;
-        for (gsc_report &report : each)
-            report.generation = 42;
-        marked = each;
+        const Tensors kept = in.like(all_outputs), before = in.like(all_outputs);
+        gsc_report marked = {};
+        marked.generation = 42;
+        Reports each(in.size(), marked);
         std::vector<int64_t> histogram(GSC_HISTOGRAM_LENGTH, 42);
         gsc_tensor_options options = GSC_TENSOR_OPTIONS_INIT;
         options.per_tensor = each.data();
         options.histogram = histogram.data();
-        gsc_report report = marked[0];
+        gsc_report report = marked;
         gsc_error err;
-        CHECK(call(first.on(), &factor, in.data(), kept.data(), in.size(), &options, &report,
+        CHECK(call(&first.on, &factor, in.data(), kept.data(), in.size(), &options, &report,
                    &err) == GSC_ERROR_MEMORY);
         CHECK(std::string(err.message).find("the pool of the context ran no task") == 0);
         CHECK(difference(kept, before) == "");
-        CHECK(same(report, marked[0]));
-        for (size_t i = 0; i < each.size(); i++)
-            CHECK(same(each[i], marked[i]));
+        CHECK(same(report, marked));
+        for (const gsc_report &one : each)
+            CHECK(same(one, marked));
         CHECK(histogram == std::vector<int64_t>(GSC_HISTOGRAM_LENGTH, 42));
     }
 }
@@ -1613,13 +1256,12 @@ TEST_CASE("a pool whose threads flush subnormal numbers gives the bytes of the c
     };
     Tensors in;
     for (const Dtype &d : all_outputs)
-        add_random(in, d, 400000, Kind::tiny, 1);
-    Tensors alone_out = in.like({f32, f64}), out = in.like({f32, f64});
-    const Said alone = unscale(nullptr, 0x1p10, in, alone_out.data());
+        add_random(in, d.dtype, 400000, Kind::tiny, 1);
+    const gsc_factor factor = factor_of(0x1p10);
     const Context context(2, flushing);
-    CHECK(difference(unscale(context.on(), 0x1p10, in, out.data()), alone) == "");
-    CHECK(difference(out, alone_out) == "");
-    CHECK(context.calls() > 0);
+    CHECK(difference(outcome(gsc_unscale, &context.on, &factor, in, {f32, f64}),
+                     outcome(gsc_unscale, no_exec, &factor, in, {f32, f64})) == "");
+    CHECK(context.pool.calls > 0);
 }
 #endif
 
@@ -1628,9 +1270,9 @@ TEST_CASE("lists below 4 MiB stay on the calling thread", "[tensors][threads]")
     for (uint64_t count : {(1u << 20) - 1, 1u << 20}) {
         const Context context(2, run_backwards);
         Tensors in;
-        in.add(f32, count);
-        check(context.on(), 2, in);
-        CHECK(context.calls() == (count == 1u << 20));
+        in.add(f32.dtype, count);
+        check(&context.on, 2, in);
+        CHECK(context.pool.calls == (count == 1u << 20));
     }
 }
 
@@ -1666,7 +1308,7 @@ TEST_CASE("a call needs less stack than the header says, whatever the compiler",
 #endif
     Tensors in;
     for (const Dtype &d : {f32, f32, f64})
-        add_random(in, d, 70000, Kind::any, 1);
+        add_random(in, d.dtype, 70000, Kind::any, 1);
     for (double scale : {65536.0, 1e39})
         CHECK(stack_of([&] {
                   const gsc_factor factor = factor_of(scale);
@@ -1688,88 +1330,35 @@ TEST_CASE("a call needs less stack than the header says, whatever the compiler",
 }
 #endif
 
-TEST_CASE("without a factor gsc_scale and gsc_unscale cast", "[tensors]")
-{
-    float values[] = {1, -2.5f, 70000, 0};
-    uint16_t halves[4] = {}, again[4] = {};
-    const gsc_tensor in = {values, 4, GSC_F32, 0, {}}, out = {halves, 4, GSC_F16, 0, {}},
-                     second = {again, 4, GSC_F16, 0, {}};
-    gsc_report report;
-    REQUIRE(gsc_scale(nullptr, nullptr, &in, &out, 1, nullptr, nullptr, nullptr) == GSC_OK);
-    REQUIRE(gsc_unscale(nullptr, nullptr, &in, &second, 1, nullptr, &report, nullptr) == GSC_OK);
-    const uint16_t expected[] = {0x3c00, 0xc100, 0x7c00, 0};
-    CHECK(std::memcmp(halves, expected, sizeof expected) == 0);
-    CHECK(std::memcmp(again, expected, sizeof expected) == 0);
-    CHECK(report.overflow == 1);
-}
-
-TEST_CASE("a context of one thread needs no pool", "[tensors]")
-{
-    const Context context(1, nullptr);
-    const Tensors in = long_list();
-    CHECK(difference(check(context.on(), 3, in), check(nullptr, 3, in)) == "");
-}
-
 TEST_CASE("many threads may call at the same time", "[tensors][threads]")
 {
     constexpr int threads = 8, calls = 20;
     const Context context(3, run_on_threads);
-    std::vector<Tensors> inputs;
-    std::vector<Expected> results;
-    for (int i = 0; i < threads; i++) {
-        inputs.push_back(every_pair(static_cast<uint64_t>(1000 + i), Kind::any));
-        results.push_back(expected(inputs.back(), all_outputs, 1 / 3.0));
-    }
-    std::atomic<int> right{0};
     const gsc_factor factor = factor_of(3);
+    std::atomic<int> right{0};
     std::vector<std::thread> running;
-    for (size_t i = 0; i < threads; i++)
+    for (uint64_t i = 0; i < threads; i++)
         running.emplace_back([&, i] {
+            const Tensors in = every_pair(1000 + i, Kind::any);
+            const Outcome e = expected(in, all_outputs, 1 / 3.0);
             for (int call = 0; call < calls; call++) {
                 Said said;
-                said.each.resize(inputs[i].size());
+                said.each.resize(in.size());
                 gsc_tensor_options options = wanting(want_all);
                 options.per_tensor = said.each.data();
                 options.histogram = said.histogram.data();
-                Tensors out = inputs[i].like(all_outputs);
+                const Tensors out = in.like(all_outputs);
                 gsc_info info = GSC_INFO_INIT;
                 gsc_status status = gsc_info_get(&info, nullptr);
-                status |= gsc_unscale(context.on(), &factor, inputs[i].data(), out.data(),
-                                      out.size(), &options, &said.report, nullptr);
-                right += status == GSC_OK && difference(said, results[i].said).empty() &&
-                         difference(out, results[i].out).empty();
+                status |= gsc_unscale(&context.on, &factor, in.data(), out.data(), in.size(),
+                                      &options, &said.report, nullptr);
+                right += status == GSC_OK && difference(said, e.said).empty() &&
+                         difference(out, e.out).empty();
             }
         });
     for (std::thread &thread : running)
         thread.join();
     CHECK(right == threads * calls);
-}
-
-TEST_CASE("a forked process can call", "[tensors]")
-{
-    const Tensors in = long_list();
-    const Expected e = expected(in, all_outputs, 1 / 3.0);
-    const Context context(2, run_backwards);
-    const gsc_factor factor = factor_of(3);
-    check(nullptr, 3, in); // the parent has called before
-    const pid_t child = fork();
-    REQUIRE(child >= 0);
-    if (child == 0) {
-        bool right = true;
-        for (const gsc_exec *on : {static_cast<const gsc_exec *>(nullptr), context.on()}) {
-            Tensors out = in.like(all_outputs);
-            gsc_report report;
-            const gsc_tensor_options options = wanting(want_all);
-            const gsc_status status = gsc_unscale(on, &factor, in.data(), out.data(), in.size(),
-                                                  &options, &report, nullptr);
-            right &=
-                status == GSC_OK && same(report, e.said.report) && difference(out, e.out).empty();
-        }
-        _exit(right ? 0 : 1);
-    }
-    int status = -1;
-    REQUIRE(waitpid(child, &status, 0) == child);
-    CHECK(status == 0);
 }
 
 /* ---- the host's floating-point environment ---- */
@@ -1789,7 +1378,7 @@ TEST_CASE("flush-to-zero in the host loses nothing where the float inverse is su
     }
     const std::vector<Dtype> types = {f32, bf16, f64, f64, f32};
     for (double scale : {0x1p127, 1e38, 1e39, 1e40}) {
-        Expected e = expected(in, types, 1 / scale);
+        Outcome e = expected(in, types, 1 / scale);
         Tensors out = in.like(types);
         const gsc_factor factor = factor_of(scale);
         gsc_report report;
@@ -1803,17 +1392,13 @@ TEST_CASE("flush-to-zero in the host loses nothing where the float inverse is su
 
         CAPTURE(scale);
         CHECK((after & ~flags) == ((before | flush_to_zero | denormals_are_zero) & ~flags));
-        for (uint64_t t = 0; t < 4; t++)
-            for (uint64_t i = 0; i < 5000; i++)
-                if (in.value(t, i) != 0 && out.value(t, i) == 0)
-                    FAIL("tensor " << t << " element " << i << " became zero");
         // To f32, small f16 values become subnormal: flushed, as the host asked.
         for (uint64_t i = 0; i < 5000; i++)
             if (std::fabs(e.out.value(4, i)) < decode(f32, f32.normal()))
-                write_bits(f32, e.out.at(4), i, out.bits(4, i));
+                write_bits(f32, e.out.bytes(4), i, out.bits(4, i));
         CHECK(difference(out, e.out) == "");
-        CHECK(report.amax == e.said.report.amax);
-        CHECK(report.sum_squares == e.said.report.sum_squares);
+        CHECK(
+            (report.amax == e.said.report.amax && report.sum_squares == e.said.report.sum_squares));
     }
 }
 #endif
