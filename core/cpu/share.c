@@ -199,9 +199,9 @@ static uint64_t run_small(runner *r, uint64_t tensor, uint64_t count, double *su
 }
 
 /* Runs `count` chunks from `at` on. Adds their results to `all`, and writes their sums to
- * sums[0..]. */
-static void run_chunks(const gsc_pass *pass, cursor at, uint64_t count, double *sums, share *share,
-                       gsc_report *all)
+ * sums[0..]. Returns the position after them. */
+static cursor run_chunks(const gsc_pass *pass, cursor at, uint64_t count, double *sums,
+                         share *share, gsc_report *all)
 {
     runner r;
     gsc_worker *w = &r.worker;
@@ -246,13 +246,14 @@ static void run_chunks(const gsc_pass *pass, cursor at, uint64_t count, double *
         for (uint32_t word = 0; word < GSC_HISTOGRAM_LENGTH; word++)
             if (w->histogram[word])
                 atomic_fetch_add((_Atomic int64_t *)&pass->histogram[word], w->histogram[word]);
+    return at;
 }
 
 /* ---- batches ---- */
 
 typedef struct batch {
     const gsc_pass *pass;
-    cursor start;
+    cursor start, end;
     uint64_t count, tasks;
     gsc_report *all;
     fenv_t environment; /* the caller's: the bits must not depend on which thread runs a task */
@@ -270,7 +271,9 @@ static void run_share(batch *b, uint64_t task)
         all = &share->all;
         clear_report(all);
     }
-    run_chunks(b->pass, at, end - first, b->sums + first, share, all);
+    const cursor after = run_chunks(b->pass, at, end - first, b->sums + first, share, all);
+    if (task + 1 == b->tasks)
+        b->end = after;
 }
 
 static void run_task(void *data, uint64_t task)
@@ -288,8 +291,8 @@ typedef struct sums {
     gsc_sum tensor, list;
 } sums;
 
-/* Adds the sums of a batch in order: chunks of a tensor, then tensors. Returns the batch's end. */
-static cursor fold_sums(const batch *b, sums *sums)
+/* Adds the sums of a batch in order: chunks of a tensor, then tensors. */
+static void fold_sums(const batch *b, sums *sums)
 {
     cursor at = b->start;
     for (uint64_t i = 0; i < b->count; at = (cursor){at.tensor + 1, 0}) {
@@ -300,7 +303,7 @@ static cursor fold_sums(const batch *b, sums *sums)
         }
         for (; at.chunk < chunks; at.chunk++) {
             if (i == b->count)
-                return at;
+                return;
             gsc_sum_add(&sums->tensor, b->sums[i++]);
         }
         const double sum = gsc_sum_total(&sums->tensor);
@@ -309,7 +312,6 @@ static cursor fold_sums(const batch *b, sums *sums)
         if (b->pass->per_tensor)
             b->pass->per_tensor[at.tensor].sum_squares = sum;
     }
-    return at;
 }
 
 /* Adds the results of a batch's shares, in order. */
@@ -366,9 +368,9 @@ static bool run_pass(const gsc_pass *pass, const gsc_cpu *cpu, uint64_t bytes, b
             return false;
         fold_shares(&b);
         if (pass->want & GSC_WANT_NORM)
-            b.start = fold_sums(&b, &sums);
-        else if (done + b.count < pass->chunks)
-            b.start = skip_chunks(pass, b.start, b.count);
+            fold_sums(&b, &sums);
+        if (done + b.count < pass->chunks)
+            b.start = skip_chunks(pass, b.end, 0);
     }
     all->sum_squares = gsc_sum_total(&sums.list);
     return true;
