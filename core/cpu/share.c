@@ -88,11 +88,11 @@ static inline gsc_report *begin_tensor(const gsc_pass *pass, uint64_t tensor)
     return report;
 }
 
-/* Completes the report of a tensor and adds it to the report of the share. */
-static void end_tensor(gsc_report *report, share *share)
+/* Completes the report of a tensor and adds it to `all`. */
+static void end_tensor(gsc_report *report, gsc_report *all)
 {
     gsc_set_overflow(report, gsc_has_bad(report));
-    gsc_report_add(&share->all, report);
+    gsc_report_add(all, report);
 }
 
 /* Sets the plan for a tensor. */
@@ -161,7 +161,7 @@ static double run_chunk(gsc_worker *w, cursor at)
  */
 static inline __attribute__((always_inline)) uint64_t run_small_as(runner *r, uint64_t tensor,
                                                                    uint64_t count, double *sums,
-                                                                   share *share, bool each,
+                                                                   gsc_report *all, bool each,
                                                                    bool sums_squares)
 {
     gsc_worker *w = &r->worker;
@@ -185,29 +185,30 @@ static inline __attribute__((always_inline)) uint64_t run_small_as(runner *r, ui
         if (each && sums_squares)
             w->tally->sum_squares = w->norm.sum;
         if (each && found)
-            end_tensor(w->tally, share);
+            end_tensor(w->tally, all);
     }
     return done;
 }
 
-static uint64_t run_small(runner *r, uint64_t tensor, uint64_t count, double *sums, share *share)
+static uint64_t run_small(runner *r, uint64_t tensor, uint64_t count, double *sums, gsc_report *all)
 {
     const gsc_pass *pass = r->worker.pass;
     if (!pass->per_tensor)
-        return run_small_as(r, tensor, count, sums, share, false, false);
-    return run_small_as(r, tensor, count, sums, share, true, pass->want & GSC_WANT_NORM);
+        return run_small_as(r, tensor, count, sums, all, false, false);
+    return run_small_as(r, tensor, count, sums, all, true, pass->want & GSC_WANT_NORM);
 }
 
-/* Runs `count` chunks from `at` on. Writes their sums to sums[0..]. */
-static void run_chunks(const gsc_pass *pass, cursor at, uint64_t count, double *sums, share *share)
+/* Runs `count` chunks from `at` on. Adds their results to `all`, and writes their sums to
+ * sums[0..]. Returns the position after them. */
+static cursor run_chunks(const gsc_pass *pass, cursor at, uint64_t count, double *sums,
+                         share *share, gsc_report *all)
 {
     runner r;
     gsc_worker *w = &r.worker;
     w->pass = pass;
-    w->tally = pass->per_tensor ? &share->rest : &share->all;
+    w->tally = pass->per_tensor ? &share->rest : all;
     w->plan = NULL;
     w->norm.sum = 0;
-    clear_report(&share->all);
     if (pass->histogram)
         memset(w->histogram, 0, sizeof w->histogram);
     for (int dtype = 0; dtype < gsc_dtypes; dtype++) {
@@ -227,7 +228,7 @@ static void run_chunks(const gsc_pass *pass, cursor at, uint64_t count, double *
         choose_plan(&r, at.tensor);
         uint64_t small = 0;
         if (chunks == 1 && !pass->histogram && is_direct_of(w, &pass->in[at.tensor]))
-            small = run_small(&r, at.tensor, count - done, sums + done, share);
+            small = run_small(&r, at.tensor, count - done, sums + done, all);
         at.tensor += small;
         done += small;
         if (small == 0) {
@@ -238,21 +239,23 @@ static void run_chunks(const gsc_pass *pass, cursor at, uint64_t count, double *
             if (pass->per_tensor && chunks == 1 && (pass->want & GSC_WANT_NORM))
                 w->tally->sum_squares = sums[done - 1];
             if (pass->per_tensor && (at.chunk == chunks || done == count))
-                end_tensor(w->tally, share);
+                end_tensor(w->tally, all);
         }
     }
     if (pass->histogram)
         for (uint32_t word = 0; word < GSC_HISTOGRAM_LENGTH; word++)
             if (w->histogram[word])
                 atomic_fetch_add((_Atomic int64_t *)&pass->histogram[word], w->histogram[word]);
+    return at;
 }
 
 /* ---- batches ---- */
 
 typedef struct batch {
     const gsc_pass *pass;
-    cursor start;
+    cursor start, end;
     uint64_t count, tasks;
+    gsc_report *all;
     fenv_t environment; /* the caller's: the bits must not depend on which thread runs a task */
     double sums[BATCH];
     share shares[TASKS];
@@ -262,7 +265,15 @@ static void run_share(batch *b, uint64_t task)
 {
     const uint64_t first = b->count * task / b->tasks, end = b->count * (task + 1) / b->tasks;
     const cursor at = skip_chunks(b->pass, b->start, first);
-    run_chunks(b->pass, at, end - first, b->sums + first, &b->shares[task]);
+    share *share = &b->shares[task];
+    gsc_report *all = b->all;
+    if (b->tasks > 1) {
+        all = &share->all;
+        clear_report(all);
+    }
+    const cursor after = run_chunks(b->pass, at, end - first, b->sums + first, share, all);
+    if (task + 1 == b->tasks)
+        b->end = after;
 }
 
 static void run_task(void *data, uint64_t task)
@@ -280,8 +291,8 @@ typedef struct sums {
     gsc_sum tensor, list;
 } sums;
 
-/* Adds the sums of a batch in order: chunks of a tensor, then tensors. Returns the batch's end. */
-static cursor fold_sums(const batch *b, sums *sums)
+/* Adds the sums of a batch in order: chunks of a tensor, then tensors. */
+static void fold_sums(const batch *b, sums *sums)
 {
     cursor at = b->start;
     for (uint64_t i = 0; i < b->count; at = (cursor){at.tensor + 1, 0}) {
@@ -292,7 +303,7 @@ static cursor fold_sums(const batch *b, sums *sums)
         }
         for (; at.chunk < chunks; at.chunk++) {
             if (i == b->count)
-                return at;
+                return;
             gsc_sum_add(&sums->tensor, b->sums[i++]);
         }
         const double sum = gsc_sum_total(&sums->tensor);
@@ -301,15 +312,15 @@ static cursor fold_sums(const batch *b, sums *sums)
         if (b->pass->per_tensor)
             b->pass->per_tensor[at.tensor].sum_squares = sum;
     }
-    return at;
 }
 
 /* Adds the results of a batch's shares, in order. */
-static void fold_shares(const batch *b, gsc_report *all)
+static void fold_shares(const batch *b)
 {
     for (uint64_t task = 0; task < b->tasks; task++) {
         const share *share = &b->shares[task];
-        gsc_report_add(all, &share->all);
+        if (b->tasks > 1)
+            gsc_report_add(b->all, &share->all);
         if (b->pass->per_tensor && share->begun != UINT64_MAX) {
             gsc_report *report = &b->pass->per_tensor[share->begun];
             gsc_report_add(report, &share->rest);
@@ -348,17 +359,18 @@ static bool run_pass(const gsc_pass *pass, const gsc_cpu *cpu, uint64_t bytes, b
         fegetenv(&b.environment);
     }
     b.pass = pass;
+    b.all = all;
     b.start = (cursor){0, 0};
     for (uint64_t done = 0; done < pass->chunks; done += b.count) {
         b.count = least(pass->chunks - done, BATCH);
         b.tasks = least(b.count, tasks);
         if (!run_batch(&b, cpu, is_first && done == 0))
             return false;
-        fold_shares(&b, all);
+        fold_shares(&b);
         if (pass->want & GSC_WANT_NORM)
-            b.start = fold_sums(&b, &sums);
-        else if (done + b.count < pass->chunks)
-            b.start = skip_chunks(pass, b.start, b.count);
+            fold_sums(&b, &sums);
+        if (done + b.count < pass->chunks)
+            b.start = skip_chunks(pass, b.end, 0);
     }
     all->sum_squares = gsc_sum_total(&sums.list);
     return true;
@@ -393,7 +405,9 @@ gsc_status gsc_cpu_tensors(const gsc_exec *exec, const gsc_job *job, gsc_error *
 {
     const gsc_cpu *cpu = exec->context ? exec->context->data : NULL;
     gsc_report result;
-    int64_t histogram[GSC_HISTOGRAM_LENGTH] = {0};
+    int64_t histogram[GSC_HISTOGRAM_LENGTH];
+    if (job->histogram)
+        memset(histogram, 0, sizeof histogram);
     if (job->factor)
         GSC_TRY(gsc_factor_check(job->factor, 1, err));
     gsc_pass pass = {.in = job->in,
