@@ -10,30 +10,6 @@ import numpy as np
 class Peer:
     prefix = None  # where it has its scaler in a checkpoint
 
-
-class Torch(Peer):
-    """torch.amp.GradScaler with a real optimizer."""
-
-    format, settings = "torch", {"init_scale": 1024.0, "growth_interval": 5}
-
-    def __init__(self, settings):
-        import torch
-
-        self.parameter = torch.nn.Parameter(torch.zeros(1))
-        self.optimizer = torch.optim.SGD([self.parameter], lr=0.0)
-        self.scaler = torch.amp.GradScaler("cpu", **settings)
-        self.infinity = torch.full((1,), float("inf"))
-        self.one = torch.ones(1)
-        self.scaler.scale(self.one)
-
-    def step(self, overflow):
-        self.parameter.grad = (self.infinity if overflow else self.one).clone()
-        self.scaler.step(self.optimizer)
-        self.scaler.update()
-
-    def scale(self):
-        return self.scaler.get_scale()
-
     def save(self):
         return self.scaler.state_dict()
 
@@ -41,34 +17,52 @@ class Torch(Peer):
         self.scaler.load_state_dict(state)
 
 
+class Torch(Peer):
+    """torch.amp.GradScaler with a real optimizer."""
+
+    format, settings = "torch", {"init_scale": 1024.0, "growth_interval": 5}
+
+    def __init__(self):
+        import torch
+
+        self.parameter = torch.nn.Parameter(torch.zeros(1))
+        self.optimizer = torch.optim.SGD([self.parameter], lr=0.0)
+        self.scaler = torch.amp.GradScaler("cpu", **self.settings)
+        self.scaler.scale(torch.ones(1))
+        self.full = torch.full
+
+    def step(self, overflow):
+        self.parameter.grad = self.full((1,), float("inf") if overflow else 1.0)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+
+    def scale(self):
+        return self.scaler.get_scale()
+
+
 class Flax(Peer):
     """flax DynamicScale, through flax.serialization."""
 
     format, settings = "flax", {"scale": 1024.0, "growth_interval": 5}
 
-    def __init__(self, settings):
-        import jax.numpy as jnp
+    def __init__(self):
+        from flax import serialization
         from flax.training.dynamic_scale import DynamicScale
 
-        self.infinity, self.one = jnp.float32(float("inf")), jnp.float32(1)
-        self.scaler = DynamicScale(**settings)
+        self.scaler, self.serialization = DynamicScale(**self.settings), serialization
 
     def step(self, overflow):
-        factor = self.infinity if overflow else self.one
-        self.scaler, *_ = self.scaler.value_and_grad(lambda x: x * factor)(self.one)
+        factor = np.float32(float("inf") if overflow else 1)
+        self.scaler, *_ = self.scaler.value_and_grad(lambda x: x * factor)(np.float32(1))
 
     def scale(self):
         return float(self.scaler.scale)
 
     def save(self):
-        from flax import serialization
-
-        return serialization.msgpack_restore(serialization.to_bytes(self.scaler))
+        return self.serialization.msgpack_restore(self.serialization.to_bytes(self.scaler))
 
     def load(self, state):
-        from flax import serialization
-
-        self.scaler = serialization.from_state_dict(self.scaler, state)
+        self.scaler = self.serialization.from_state_dict(self.scaler, state)
 
 
 class Jmp(Peer):
@@ -76,17 +70,11 @@ class Jmp(Peer):
 
     format, settings = "jmp", {"loss_scale": 1024.0, "period": 5}
 
-    def __init__(self, settings):
-        import jax.numpy as jnp
-        import jmp
-
-        self.make = jmp.DynamicLossScale
-        self.array = jnp.asarray
-        self.settings = settings
-        self.scaler = self.make(self.array(settings["loss_scale"], "float32"), self.array(0), settings["period"])
+    def __init__(self):
+        self.load({"loss_scale": self.settings["loss_scale"], "counter": 0})
 
     def step(self, overflow):
-        self.scaler = self.scaler.adjust(self.array(not overflow))
+        self.scaler = self.scaler.adjust(np.bool_(not overflow))
 
     def scale(self):
         return float(self.scaler.loss_scale)
@@ -95,8 +83,11 @@ class Jmp(Peer):
         return {"loss_scale": self.scaler.loss_scale, "counter": self.scaler.counter}
 
     def load(self, state):
-        scale, counter = self.array(state["loss_scale"], "float32"), self.array(int(state["counter"]))
-        self.scaler = self.make(scale, counter, self.settings["period"])
+        import jax.numpy as jnp
+        import jmp
+
+        scale, counter = jnp.asarray(state["loss_scale"], "float32"), jnp.asarray(int(state["counter"]))
+        self.scaler = jmp.DynamicLossScale(scale, counter, self.settings["period"])
 
 
 class Keras(Peer):
@@ -104,13 +95,12 @@ class Keras(Peer):
 
     format, settings = "keras", {"initial_scale": 1024.0, "dynamic_growth_steps": 5}
 
-    def __init__(self, settings):
+    def __init__(self):
         import keras
 
-        self.variable = keras.Variable([0.0])
-        self.scaler = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.0), **settings)
+        self.variable, self.array = keras.Variable([0.0]), keras.ops.convert_to_tensor
+        self.scaler = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.0), **self.settings)
         self.scaler.build([self.variable])
-        self.array = keras.ops.convert_to_tensor
 
     def step(self, overflow):
         self.scaler.apply([self.array([float("inf") if overflow else 1.0])], [self.variable])
@@ -131,18 +121,14 @@ class DeepSpeed(Peer):
 
     format, prefix = "deepspeed", "loss_scaler"
     settings = {
-        "init_scale": 1024.0,
-        "scale_window": 5,
-        "min_scale": 1.0,
-        "delayed_shift": 2,
-        "consecutive_hysteresis": False,
-    }
+        "init_scale": 1024.0, "scale_window": 5, "min_scale": 1.0, "delayed_shift": 2, "consecutive_hysteresis": False,
+    }  # fmt: skip
 
-    def __init__(self, settings):
+    def __init__(self):
         from deepspeed.runtime.fp16 import loss_scaler
 
         loss_scaler.dist.get_rank = lambda: 1  # only rank 0 logs
-        self.scaler = loss_scaler.DynamicLossScaler(**settings)
+        self.scaler = loss_scaler.DynamicLossScaler(**self.settings)
 
     def step(self, overflow):
         self.scaler.update_scale(overflow)
@@ -164,7 +150,7 @@ class Paddle(Peer):
     format = "paddle_dygraph"
     settings = {"init_loss_scaling": 1024.0, "incr_every_n_steps": 5, "decr_every_n_nan_or_inf": 2}
 
-    def __init__(self, settings):
+    def __init__(self):
         import paddle
         from paddle.amp import grad_scaler
 
@@ -172,7 +158,7 @@ class Paddle(Peer):
         place = types.SimpleNamespace(is_gpu_place=lambda: True)
         grad_scaler._dygraph_tracer = lambda: types.SimpleNamespace(_expected_place=place)
         grad_scaler.float = lambda x: getattr(x, "item", x.__float__)()  # its message fails with NumPy from 2.4 on
-        self.scaler = paddle.amp.GradScaler(**settings)
+        self.scaler = paddle.amp.GradScaler(**self.settings)
 
     def step(self, overflow):
         self.scaler._cache_found_inf = overflow
@@ -181,11 +167,8 @@ class Paddle(Peer):
     def scale(self):
         return self.scaler._scale.item()
 
-    def save(self):
-        return self.scaler.state_dict()
-
     def load(self, state):
-        self.scaler.load_state_dict({**state, "scale": np.reshape(state["scale"], 1)})  # it takes the first element
+        super().load({**state, "scale": np.reshape(state["scale"], 1)})  # it takes the first element
 
 
 LIGHT = [Torch, Flax, Jmp, Keras]

@@ -1,22 +1,23 @@
 # SPDX-License-Identifier: MIT
 """What the tests of the drop-ins share: recordings, and an optimizer whose gradients a test sets."""
 
+import contextlib
 import json
+import sys
+import types
 from pathlib import Path
 
 import pytest
 import torch
 
 ROOT = Path(__file__).resolve().parents[4]
-
-
 torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")
 def sequences(request):
     """How many random call sequences are compared."""
-    return 20_000 if request.config.getoption("--long") else 2_000
+    return 20_000 if request.config.getoption("--long") else 800
 
 
 def traces(name):
@@ -26,6 +27,22 @@ def traces(name):
         pytest.param(recording["defaults"] | trace["overrides"], trace, id=f"{name}-{trace['name']}")
         for trace in recording["traces"]
     ]
+
+
+@contextlib.contextmanager
+def stubs(root, modules):
+    """Within it these modules, all below the package `root`, have only these attributes; then none of them is left."""
+    try:
+        for name, attributes in modules.items():
+            sys.modules[name] = module = types.ModuleType(name)
+            vars(module).update({"__path__": []} | attributes)
+            parent, _, child = name.rpartition(".")
+            if parent:
+                setattr(sys.modules[parent], child, module)
+        yield
+    finally:
+        for name in [name for name in sys.modules if name.split(".")[0] == root]:
+            del sys.modules[name]
 
 
 def sgd(values=(1.0, 2.0, 3.0), **options):

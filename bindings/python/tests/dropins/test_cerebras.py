@@ -14,16 +14,30 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import parameter_of, set_gradient, sgd, traces
+from conftest import parameter_of, set_gradient, sgd, stubs, traces
 
 from gradscaler.cerebras import GradScaler, optimizer_step
 
 INF, NAN = float("inf"), float("nan")
 HALF = {"cerebras": "float16", "cerebras_cb16": "cbfloat16"}
+SETTINGS = {
+    "init_scale": "init_scale",
+    "steps_per_increase": "growth_interval",
+    "min_loss_scale": "min_scale",
+    "max_loss_scale": "max_scale",
+    "overflow_tolerance": "overflow_tolerance",
+}
 
 
-def dynamic(**options):
-    return GradScaler("dynamic", **options)
+def dynamic(half_dtype=None, **options):
+    return GradScaler("dynamic", half_dtype=half_dtype, **options)
+
+
+def step_all(scaler, optimizers):
+    for optimizer in optimizers:
+        scaler.unscale_(optimizer)
+    for optimizer in optimizers:
+        scaler.step(optimizer)
 
 
 def one_step(scaler, optimizers, bad=()):
@@ -31,10 +45,7 @@ def one_step(scaler, optimizers, bad=()):
     used = scaler.scale(torch.tensor(1.0)).item()
     for which, optimizer in enumerate(optimizers):
         set_gradient(optimizer, used, INF if which in bad else None)
-    for optimizer in optimizers:
-        scaler.unscale_(optimizer)
-    for optimizer in optimizers:
-        scaler.step(optimizer)
+    step_all(scaler, optimizers)
     scaler.update()
 
 
@@ -46,17 +57,7 @@ def one_step(scaler, optimizers, bad=()):
     [pytest.param(half, *each.values, id=each.id) for name, half in HALF.items() for each in traces(name)],
 )
 def test_a_recording_of_cerebras(half, settings, trace):
-    scaler, optimizer = (
-        dynamic(
-            half_dtype=half,
-            init_scale=settings["init_scale"],
-            steps_per_increase=settings["growth_interval"],
-            min_loss_scale=settings["min_scale"],
-            max_loss_scale=settings["max_scale"],
-            overflow_tolerance=settings["overflow_tolerance"],
-        ),
-        sgd(),
-    )
+    scaler, optimizer = dynamic(half, **{ours: settings[theirs] for ours, theirs in SETTINGS.items()}), sgd()
     scales, skipped = [], ""
     for bad in trace["overflow"]:
         scales.append(scaler.get_scale().item())
@@ -64,8 +65,7 @@ def test_a_recording_of_cerebras(half, settings, trace):
         one_step(scaler, [optimizer], {0} if bad == "1" else ())
         skipped += "1" if torch.equal(parameter_of(optimizer), before) else "0"
         assert scaler.get_scale() in (settings["min_scale"], scaler.get_non_clamped_scale())
-    assert [*scales, scaler.get_scale().item()] == trace["scale"]
-    assert skipped == trace["skipped"]
+    assert ([*scales, scaler.get_scale().item()], skipped) == (trace["scale"], trace["skipped"])
     assert scaler.get_num_skipped_steps().item() == skipped.count("1")
 
 
@@ -94,7 +94,7 @@ def theirs():
         setup_grad_scaler=lambda scaler: None,
         mark_output=lambda outputs: None,
     )
-    stubs = {
+    modules = {
         "cerebras": {},
         "cerebras.appliance": {},
         "cerebras.appliance.environment": {"appliance_environ": {}},
@@ -103,38 +103,26 @@ def theirs():
         "cerebras.pytorch.distributed": {"is_master_ordinal": lambda: True},
         "cerebras.pytorch.amp": {"__path__": [str(path / "amp")], "disable_casts": contextlib.nullcontext},
     }
-    try:
-        for name, attributes in stubs.items():
-            sys.modules[name] = module = types.ModuleType(name)
-            vars(module).update({"__path__": []} | attributes)
-            parent, _, child = name.rpartition(".")
-            if parent:
-                setattr(sys.modules[parent], child, module)
+    with stubs("cerebras", modules):
         amp = sys.modules["cerebras.pytorch.amp"]
         amp.setup_optimizer = importlib.import_module("cerebras.pytorch.amp._process_optimizer")._process_optimizer
         state = importlib.import_module("cerebras.pytorch.amp._amp_state")._amp_state
         state.handle = types.SimpleNamespace(_clear_cache=lambda: None)
         amp.get_half_dtype_str = lambda: state.half_dtype_str
         yield importlib.import_module("cerebras.pytorch.amp.grad_scaler").GradScaler, backend, state
-    finally:
-        for name in [name for name in sys.modules if name.split(".")[0] == "cerebras"]:
-            del sys.modules[name]
 
 
 def random_calls(draw, count):
     """As a trainer's loop has them, now and then in a wrong order."""
+    every = range(count)
     for _ in range(draw.randint(1, 6)):
-        for which in range(count):  # theirs takes none that are left over
-            yield "zero_grad", which, None
+        yield from (("zero_grad", which, None) for which in every)  # theirs takes none that are left over
         yield "scale", None, None
-        for which in range(count):
-            yield "gradient", which, draw.choice([None, None, None, INF, NAN, 1e20])
-        for which in range(count):
-            yield "unscale_", which, None
+        yield from (("gradient", which, draw.choice([None, None, None, INF, NAN, 1e20])) for which in every)
+        yield from (("unscale_", which, None) for which in every)
         if draw.random() < 0.1:
             yield draw.choice(["unscale_", "scale"]), 0, None
-        for which in range(count):
-            yield "step", which, None
+        yield from (("step", which, None) for which in every)
         if draw.random() < 0.03:
             yield draw.choice(["step", "unscale_"]), 0, None
         yield "update", None, None
@@ -199,45 +187,31 @@ def test_random_calls_do_what_they_do_in_cerebras_class(theirs, sequences):
 
 
 def test_one_bad_optimizer_skips_all_and_leaves_what_its_first_step_would_create():
-    scaler = dynamic(init_scale=8.0)
-    layers = [torch.nn.Linear(2, 1) for _ in range(2)]
+    scaler, layers = dynamic(init_scale=8.0), [torch.nn.Linear(2, 1) for _ in range(2)]
     optimizers = [torch.optim.AdamW(layer.named_parameters()) for layer in layers]
     before = [layer.weight.detach().clone() for layer in layers]
     for layer in layers:
-        for parameter in layer.parameters():
-            parameter.grad = torch.ones_like(parameter)
+        layer.weight.grad, layer.bias.grad = torch.ones(1, 2), torch.ones(1)
     layers[1].weight.grad[0, 1] = NAN
-    for optimizer in optimizers:
-        scaler.unscale_(optimizer)
-    for optimizer in optimizers:
-        scaler.step(optimizer)
-    assert scaler.report.bad == {"optimizer 1, weight": 1}
-    assert not scaler.isfinite
+    step_all(scaler, optimizers)
+    assert scaler.report.bad == {"optimizer 1, weight": 1} and not scaler.isfinite
     scaler.update()
-    assert [torch.equal(layer.weight, old) for layer, old in zip(layers, before, strict=True)] == [True, True]
+    assert all(torch.equal(layer.weight, old) for layer, old in zip(layers, before, strict=True))
     assert [len(optimizer.state) for optimizer in optimizers] == [0, 0]
-    assert scaler.get_num_skipped_steps() == 2
-    assert scaler.get_scale() == 4.0
+    assert (scaler.get_num_skipped_steps(), scaler.get_scale()) == (2, 4.0)
 
 
-def test_optimizers_that_are_named_are_unscaled_by_the_first_step():
-    optimizers = [sgd(), sgd()]
-    scaler = dynamic(init_scale=8.0, optimizers=optimizers)
-    for bad, optimizer in zip([None, INF], optimizers, strict=True):
+def test_optimizers_that_are_named_are_unscaled_by_the_first_step_and_others_then_refused():
+    optimizers = [sgd(), sgd(), sgd()]
+    scaler = dynamic(init_scale=8.0, optimizers=optimizers[:2])
+    for bad, optimizer in zip([None, INF, None], optimizers, strict=True):
         set_gradient(optimizer, 8.0, bad)
-    for optimizer in optimizers:
+    for optimizer in optimizers[:2]:
         scaler.step(optimizer)
     assert parameter_of(optimizers[0]).tolist() == [1.0, 2.0, 3.0]
-
-
-def test_an_optimizer_that_comes_after_the_verdict_is_refused():
-    scaler, optimizers = dynamic(init_scale=8.0), [sgd(), sgd()]
-    for optimizer in optimizers:
-        set_gradient(optimizer, 8.0)
-    scaler.step(optimizers[0])
     with pytest.raises(RuntimeError, match="optimizers="):
-        scaler.step(optimizers[1])
-    assert parameter_of(optimizers[1]).grad.tolist() == [2.0, 4.0, 6.0]
+        scaler.step(optimizers[2])
+    assert parameter_of(optimizers[2]).grad.tolist() == [2.0, 4.0, 6.0]
 
 
 # ---- clipping ----
@@ -247,13 +221,11 @@ def test_gradients_are_clipped_by_the_norm_over_all_optimizers():
     scaler, optimizers = dynamic(init_scale=8.0, max_gradient_norm=1.0), [sgd((0.0,)), sgd((0.0, 0.0))]
     for optimizer in optimizers:
         set_gradient(optimizer, 8.0 * 10)
-    for optimizer in optimizers:
         scaler.unscale_(optimizer)
     assert scaler.clip_gradients_and_return_isfinite(optimizers)
-    gradients = torch.cat([torch.tensor([2.5]), torch.tensor([2.5, 5.0])])
+    gradients = torch.tensor([2.5, 2.5, 5.0])
     assert scaler.global_norm.item() == pytest.approx(gradients.norm().item())
-    for optimizer in optimizers:
-        scaler.step(optimizer)
+    step_all(scaler, optimizers)
     clipped = torch.cat([parameter_of(each).detach() for each in optimizers])
     torch.testing.assert_close(clipped, -gradients / (gradients.norm() + 1e-6))
 
@@ -267,19 +239,10 @@ def test_optimizer_step_clips_over_all_optimizers(option, largest):
     assert parameters[0].grad is None
 
 
-def test_a_norm_beyond_float32_is_an_overflow_though_all_gradients_are_finite():
-    scaler, optimizer = dynamic(init_scale=8.0), sgd((0.0, 0.0))
-    parameter_of(optimizer).grad = torch.tensor([1e20, 1e20]) * 8
-    scaler.step(optimizer)
-    scaler.update()
-    assert parameter_of(optimizer).tolist() == [0.0, 0.0]
-    assert scaler.get_scale() == 4.0
-
-
 def test_float16_gradients_may_have_a_norm_above_256():
     scaler, optimizer = dynamic(init_scale=1.0), sgd((0.0,))
-    parameter_of(optimizer).data = torch.zeros(1000, dtype=torch.float16)
-    parameter_of(optimizer).grad = torch.full((1000,), 10.0, dtype=torch.float16)
+    parameter_of(optimizer).data = torch.zeros(1000).half()
+    parameter_of(optimizer).grad = torch.full((1000,), 10.0).half()
     scaler.step(optimizer)
     assert scaler.global_norm.item() == pytest.approx(316.2278)
     assert parameter_of(optimizer)[0] == -10
@@ -314,15 +277,12 @@ def test_the_first_scale(options, scale):
     assert dynamic(**options).get_scale() == scale
 
 
-def test_the_half_dtype_is_that_of_cerebras_pytorch_where_it_is_imported(monkeypatch):
+def test_the_half_dtype_is_that_of_cerebras_pytorch_where_it_is_imported_and_bfloat16_needs_no_scaling(monkeypatch):
     amp = types.SimpleNamespace(get_half_dtype_str=lambda: "cbfloat16")
     monkeypatch.setitem(sys.modules, "cerebras.pytorch.amp", amp)
     assert dynamic().get_scale() == 2.0**31
-
-
-def test_bfloat16_is_told_that_it_needs_no_scaling():
     with pytest.warns(UserWarning, match="needs? no loss scaling"):
-        dynamic(half_dtype="bfloat16")
+        dynamic("bfloat16")
 
 
 @pytest.mark.parametrize("given, scale", [(None, 1.0), (1.0, 1.0), (256, 256.0)])
@@ -405,18 +365,22 @@ def test_a_nan_that_no_scale_helps_against_ends_the_training_by_name():
 # ---- checkpoints ----
 
 
-@pytest.mark.parametrize("way", ["state_dict", "pickle", "deepcopy"])
-def test_a_saved_scaler_goes_on_as_if_it_had_not_stopped(way):
-    options = {"steps_per_increase": 2, "overflow_tolerance": 0.3, "init_scale": 64.0}
+def reloaded(scaler):
+    again = dynamic(**OPTIONS)
+    again.load_state_dict(scaler.state_dict())
+    return again
+
+
+OPTIONS = {"steps_per_increase": 2, "overflow_tolerance": 0.3, "init_scale": 64.0}
+
+
+@pytest.mark.parametrize("copied", [reloaded, copy.deepcopy, lambda scaler: pickle.loads(pickle.dumps(scaler))])
+def test_a_saved_scaler_goes_on_as_if_it_had_not_stopped(copied):
     for at in range(1, 8):
-        scaler, optimizer = dynamic(**options), sgd()
+        scaler, optimizer = dynamic(**OPTIONS), sgd()
         for bad in "0010010"[:at]:
             one_step(scaler, [optimizer], {0} if bad == "1" else ())
-        if way == "state_dict":
-            again = dynamic(**options)
-            again.load_state_dict(scaler.state_dict())
-        else:
-            again = pickle.loads(pickle.dumps(scaler)) if way == "pickle" else copy.deepcopy(scaler)
+        again = copied(scaler)
         for bad in "00010010":
             for each in (scaler, again):
                 one_step(each, [sgd()], {0} if bad == "1" else ())
@@ -424,8 +388,8 @@ def test_a_saved_scaler_goes_on_as_if_it_had_not_stopped(way):
 
 
 def test_checkpoints_from_before_there_were_keys_leave_what_is():
-    scaler, optimizer = dynamic(init_scale=64.0), sgd()
-    one_step(scaler, [optimizer], {0})
+    scaler = dynamic(init_scale=64.0)
+    one_step(scaler, [sgd()], {0})
     before = seen(scaler)
     scaler.load_state_dict({})
     assert seen(scaler) == before

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Training programs as people write them, on a small GPT: each takes a kind of GradScaler and returns what came of it.
-
-A program returns its losses, the scale after each step, and the parameters. Losses of some steps are made infinite.
-"""
+"""Training programs as people write them: each trains a small GPT, with infinite losses now and then, with a scaler."""
 
 import logging
 import os
@@ -41,15 +38,16 @@ class Gpt(nn.Module):
         self.ln = nn.LayerNorm(WIDTH)
         self.head = nn.Linear(WIDTH, VOCABULARY, bias=False)
         self.head.weight = self.tokens.weight
-        self.bad, self.calls = bad, 0
+        self.bad, self.losses = bad, []
 
     def forward(self, input_ids, labels):
         x = self.tokens(input_ids) + self.places.weight
         for block in self.blocks:
             x = block(x)
         loss = cross_entropy(self.head(self.ln(x)).float().flatten(0, 1), labels.flatten())
-        self.calls += 1
-        return {"loss": loss * torch.inf if self.calls - 1 in self.bad else loss}
+        loss = loss * torch.inf if len(self.losses) in self.bad else loss
+        self.losses.append(loss.item())
+        return {"loss": loss}
 
 
 def batches(steps, rank=0):
@@ -61,209 +59,165 @@ def batches(steps, rank=0):
         yield {"input_ids": ids[:, :-1], "labels": ids[:, 1:]}
 
 
-def bad_on(rank):
-    """Rank 1 has no infinite loss of its own: it must learn of that of rank 0."""
-    return BAD if rank == 0 else ()
-
-
-def weights(model):
-    return [p.detach().clone() for p in model.parameters()]
-
-
 def rank():
     return int(os.environ.get("RANK", 0))
 
 
-def plain_loop(kind, steps, fused=False):
+def train(program, kind, *options, init_scale=2.0**20, growth_interval=4, bad=BAD):
+    """Runs a program; returns its losses, the scale after each update, and the parameters."""
+
+    class Recording(kind):
+        scales = ()
+
+        def update(self, new_scale=None):
+            super().update(new_scale)
+            self.scales = (*self.scales, self.get_scale())
+
+    # Rank 1 has no infinite loss of its own: it must learn of that of rank 0.
+    model, scaler = Gpt(bad if rank() == 0 else ()), Recording("cpu", init_scale, growth_interval=growth_interval)
+    program(model, scaler, *options)
+    weights = [getattr(p, "full_tensor", p.clone)().detach() for p in model.parameters()]
+    return model.losses, list(scaler.scales), weights
+
+
+def adam(model, **options):
+    return torch.optim.AdamW(model.parameters(), lr=3e-3, **options)
+
+
+def plain_loop(model, scaler, steps=STEPS, fused=False, change=lambda step: None):
     """nanoGPT's: autocast, clipping, AdamW."""
-    model, scaler = Gpt(bad=(20, 21, 150)), kind("cpu", 2.0**24, growth_interval=25)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, fused=fused)
-    losses, scales = [], []
-    for batch in batches(steps):
+    optimizer = adam(model, fused=fused)
+    for step, batch in enumerate(batches(steps, rank())):
         with torch.autocast("cpu", dtype=torch.float16):
             loss = model(**batch)["loss"]
         scaler.scale(loss).backward()
+        change(step)
         if not fused:
             scaler.unscale_(optimizer)
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         scaler.step(optimizer)
         scaler.update()
         optimizer.zero_grad(set_to_none=True)
-        losses.append(loss.item())
-        scales.append(scaler.get_scale())
-    return losses, scales, weights(model)
 
 
-def accelerate(kind):
+def accelerate(model, scaler):
     from accelerate import Accelerator
 
     accelerator = Accelerator(cpu=True, mixed_precision="fp16")
     # Which takes a scaler for GPUs only; on them one sets accelerator.scaler alone, and before prepare, too.
-    accelerator.native_amp, accelerator.scaler = True, kind("cpu", 2.0**20, growth_interval=4)
-    model = Gpt(bad_on(rank()))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-    model, optimizer = accelerator.prepare(model, optimizer)
-    losses, scales = [], []
+    accelerator.native_amp, accelerator.scaler = True, scaler
+    prepared, optimizer = accelerator.prepare(model, adam(model))
+    skipped = []
     for batch in batches(STEPS, rank()):
-        loss = model(**batch)["loss"]
+        loss = prepared(**batch)["loss"]
         accelerator.backward(loss)
-        accelerator.clip_grad_norm_(model.parameters(), 1.0)
+        accelerator.clip_grad_norm_(prepared.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
-        losses += [loss.item(), optimizer.step_was_skipped]
-        scales.append(accelerator.scaler.get_scale())
-    assert any(losses[1::2])
+        skipped.append(optimizer.step_was_skipped)
+    assert any(skipped)
+    model.losses += skipped
     accelerator.free_memory()
-    return losses, scales, weights(model)
 
 
-def lightning_fabric(kind):
+def lightning_fabric(model, scaler):
     from lightning.fabric import Fabric
     from lightning.fabric.plugins import MixedPrecision
 
-    scaler = kind("cpu", 2.0**20, growth_interval=4)
-    precision = MixedPrecision("16-mixed", "cpu", scaler=scaler)
-    fabric = Fabric(accelerator="cpu", plugins=[precision], **of_processes())
+    plugins = [MixedPrecision("16-mixed", "cpu", scaler=scaler)]
+    fabric = Fabric(accelerator="cpu", plugins=plugins, **of_processes())
     fabric.launch()
-    model = Gpt(bad_on(rank()))
-    model, optimizer = fabric.setup(model, torch.optim.AdamW(model.parameters(), lr=3e-3))
-    losses, scales = [], []
+    model, optimizer = fabric.setup(model, adam(model))
     for batch in batches(STEPS, rank()):
         optimizer.zero_grad()
-        loss = model(**batch)["loss"]
-        fabric.backward(loss)
+        fabric.backward(model(**batch)["loss"])
         fabric.clip_gradients(model, optimizer, max_norm=1.0, error_if_nonfinite=False)
         optimizer.step()
-        losses.append(loss.item())
-        scales.append(scaler.get_scale())
-    return losses, scales, weights(model)
 
 
-def lightning_trainer(kind):
+def lightning_trainer(model, scaler, steps=STEPS, **options):
+    """Returns the module and the logger."""
     import lightning
     from lightning.pytorch.plugins import MixedPrecision
-
-    scaler = kind("cpu", 2.0**20, growth_interval=4)
-    losses, scales = [], []
 
     class Module(lightning.LightningModule):
         def __init__(self):
             super().__init__()
-            self.model = Gpt(bad_on(rank()))
+            self.model = model
 
         def training_step(self, batch, _):
             loss = self.model(**batch)["loss"]
-            losses.append(loss.item())
+            self.log("loss", loss)
             return loss
-
-        def on_train_batch_end(self, *_):
-            scales.append(scaler.get_scale())
 
         def configure_optimizers(self):
-            return torch.optim.AdamW(self.parameters(), lr=3e-3)
+            return adam(self)
 
+    trainer = lightning.Trainer(**{
+        "accelerator": "cpu", "max_epochs": 1, "gradient_clip_val": 1.0, "logger": False,
+        "plugins": [MixedPrecision("16-mixed", "cpu", scaler=scaler)] if scaler else [],
+        "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False,
+    } | of_processes() | options)  # fmt: skip
     module = Module()
-    trainer = lightning.Trainer(
-        accelerator="cpu", max_epochs=1, plugins=[MixedPrecision("16-mixed", "cpu", scaler=scaler)],
-        gradient_clip_val=1.0, logger=False, enable_checkpointing=False, enable_progress_bar=False,
-        enable_model_summary=False, **of_processes(),
-    )  # fmt: skip
-    trainer.fit(module, torch.utils.data.DataLoader(list(batches(STEPS, rank())), batch_size=None))
-    return losses, scales, weights(module)
+    trainer.fit(module, torch.utils.data.DataLoader(list(batches(steps, rank())), batch_size=None))
+    return module, trainer.logger
 
 
-def transformers_trainer(kind):
+def transformers_trainer(model, scaler, begin=lambda trainer: None, callbacks=(), steps=STEPS, **options):
+    """Returns the trainer, which had trained."""
     import transformers
 
-    losses, scales = [], []
-
-    class Trainer(transformers.Trainer):
-        def training_step(self, *args, **kwargs):
-            loss = super().training_step(*args, **kwargs)
-            losses.append(loss.item())
-            return loss
-
-    class Scales(transformers.TrainerCallback):
-        def on_step_end(self, *_, **__):
-            scales.append(scaler.get_scale())
-
-    arguments = transformers.TrainingArguments(
-        output_dir="/nonexistent", use_cpu=True, fp16=True, max_steps=STEPS,
-        per_device_train_batch_size=BATCH, learning_rate=3e-3, save_strategy="no", logging_strategy="no", report_to=[],
-        disable_tqdm=True, remove_unused_columns=False,
-    )  # fmt: skip
-    examples = [{k: v[i] for k, v in batch.items()} for batch in batches(2 * STEPS, 5) for i in range(BATCH)]
-    trainer = Trainer(model=Gpt(bad_on(rank())), args=arguments, train_dataset=examples, callbacks=[Scales()])
-    scaler = kind("cpu", 2.0**20, growth_interval=4)
+    arguments = transformers.TrainingArguments(**{
+        "output_dir": "/nonexistent", "use_cpu": True, "fp16": True, "max_steps": steps, "disable_tqdm": True,
+        "per_device_train_batch_size": BATCH, "learning_rate": 3e-3, "save_strategy": "no", "logging_strategy": "no",
+        "report_to": [], "remove_unused_columns": False, "label_names": ["labels"], "prediction_loss_only": True,
+    } | options)  # fmt: skip
+    examples = [{k: v[i] for k, v in batch.items()} for batch in batches(2 * steps, 5) for i in range(BATCH)]
+    trainer = transformers.Trainer(
+        model=model, args=arguments, train_dataset=examples, eval_dataset=examples[:1], callbacks=[*callbacks]
+    )
     trainer.accelerator.native_amp, trainer.accelerator.scaler = True, scaler
+    begin(trainer)
     trainer.train()
-    return losses, scales, weights(trainer.model)
+    return trainer
 
 
-def timm(kind):
+def timm(model, scaler):
     from timm.utils import NativeScaler
 
-    model, native = Gpt(bad_on(rank())), NativeScaler("cpu")
-    native._scaler = kind("cpu", 2.0**20, growth_interval=4)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-    losses, scales = [], []
+    native, optimizer = NativeScaler("cpu"), adam(model)
+    native._scaler = scaler
     for batch in batches(STEPS):
         with torch.autocast("cpu", dtype=torch.float16):
             loss = model(**batch)["loss"]
         optimizer.zero_grad()
         native(loss, optimizer, clip_grad=1.0, parameters=model.parameters())
-        losses.append(loss.item())
-        scales.append(native._scaler.get_scale())
-    return losses, scales, weights(model)
 
 
-def ignite(kind):
-    from ignite.engine import Events, create_supervised_trainer
+def ignite(model, scaler, begin=lambda trainer: None, steps=STEPS):
+    from ignite.engine import create_supervised_trainer
 
-    model, scaler = Gpt(bad_on(rank())), kind("cpu", 2.0**20, growth_interval=4)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-    losses, scales = [], []
     trainer = create_supervised_trainer(
-        model, optimizer, lambda loss, _: loss, amp_mode="amp", scaler=scaler,
-        prepare_batch=lambda batch, *_, **__: (batch, None),
-        model_fn=lambda model, batch: model(**batch)["loss"], output_transform=lambda x, y, z, loss: loss.item(),
+        model, adam(model), lambda loss, _: loss, amp_mode="amp", scaler=scaler,
+        prepare_batch=lambda batch, *_, **__: (batch, None), model_fn=lambda model, batch: model(**batch)["loss"],
     )  # fmt: skip
-
-    @trainer.on(Events.ITERATION_COMPLETED)
-    def record(engine):
-        losses.append(engine.state.output)
-        scales.append(scaler.get_scale())
-
-    trainer.run(list(batches(STEPS)))
-    return losses, scales, weights(model)
+    begin(trainer)
+    trainer.run(list(batches(steps)))
 
 
-def fsdp2(kind):
+def fsdp2(model, scaler):
     """Sharded parameters: gradients are DTensors, and an Inf is in the shard of one rank only."""
     from torch.distributed.fsdp import fully_shard
 
-    model, scaler = Gpt(bad_on(rank())), kind("cpu", 2.0**20, growth_interval=4)
     for block in model.blocks:
         fully_shard(block)
     fully_shard(model)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-    losses, scales = [], []
-    for step, batch in enumerate(batches(STEPS, rank())):
-        with torch.autocast("cpu", dtype=torch.float16):
-            loss = model(**batch)["loss"]
-        scaler.scale(loss).backward()
-        if step == 6:  # the last rank's last shard
-            last = list(model.parameters())[-1].grad.to_local()
-            if rank() == dist.get_world_size() - 1:
-                last.view(-1)[-1] = torch.nan
-        scaler.unscale_(optimizer)
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        scaler.step(optimizer)
-        scaler.update()
-        optimizer.zero_grad()
-        losses.append(loss.item())
-        scales.append(scaler.get_scale())
-    return losses, scales, [p.full_tensor().detach() for p in model.parameters()]
+
+    def change(step):
+        if step == 6 and rank() == dist.get_world_size() - 1:  # the last rank's last shard
+            list(model.parameters())[-1].grad.to_local().view(-1)[-1] = torch.nan
+
+    plain_loop(model, scaler, change=change)
 
 
 def of_processes():
@@ -294,6 +248,6 @@ def ranks_worker(rank, folder, kinds, results):
     dist.init_process_group("gloo", init_method=f"file://{folder}/group", rank=rank, world_size=2)
     for program in OF_TWO:
         for kind in kinds:
-            results[rank, program.__name__, kind] = program(kind)
+            results[rank, program.__name__, kind] = train(program, kind)
     dist.barrier()  # a rank that leaves while another still talks ends that one
     dist.destroy_process_group()

@@ -3,6 +3,7 @@
 
 import pytest
 import torch
+from conftest import begun, gradients, sgd
 
 from gradscaler.torch import GradScaler
 
@@ -17,7 +18,7 @@ def patterns(dtype):
     integers = torch.int32 if bits == 32 else torch.int64
     limits = torch.iinfo(integers)
     draw = torch.Generator().manual_seed(0)
-    return torch.randint(limits.min, limits.max, (300_000,), generator=draw, dtype=integers).view(dtype)
+    return torch.randint(limits.min, limits.max, (100_000,), generator=draw, dtype=integers).view(dtype)
 
 
 class Theirs(torch.amp.GradScaler):
@@ -29,13 +30,10 @@ class Theirs(torch.amp.GradScaler):
 
 def unscaled(scaler, values):
     """What unscale_ makes of these gradients, and whether it found an overflow."""
-    parameter = torch.nn.Parameter(torch.zeros_like(values))
-    optimizer = torch.optim.SGD([parameter], lr=0.0)
-    scaler.scale(torch.ones(()))
-    parameter.grad = values.clone()
-    scaler.unscale_(optimizer)
+    optimizer = sgd(values.clone())
+    begun(scaler).unscale_(optimizer)
     (found,) = scaler._found_inf_per_device(optimizer).values()
-    return parameter.grad, bool(found)
+    return gradients(optimizer)[0], bool(found)
 
 
 @pytest.mark.parametrize("scale", SCALES)

@@ -7,6 +7,7 @@ import pickle
 
 import pytest
 import torch
+from conftest import Operations, begun
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -14,7 +15,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from gradscaler import Policy
 from gradscaler.torch import GradScaler, StallError, TensorScaler
 
-torch.set_num_threads(1)
+NAN = math.nan
+CAN_TRACE_BACKWARD = hasattr(torch._dynamo.config, "trace_autograd_ops")  # from torch 2.11 on
 
 
 @pytest.fixture(autouse=True)
@@ -24,23 +26,18 @@ def traced_backward():
         yield
 
 
-CAN_TRACE_BACKWARD = hasattr(torch._dynamo.config, "trace_autograd_ops")  # from torch 2.11 on
-whole_step = pytest.mark.skipif(not CAN_TRACE_BACKWARD, reason="this torch traces no backward")
-
-
 def network():
     torch.manual_seed(0)
     return torch.nn.Sequential(torch.nn.Linear(5, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
 
 
 def batches():
-    generator = torch.Generator().manual_seed(1)
-    xs = torch.randn(12, 16, 5, generator=generator)
+    xs = torch.randn(12, 16, 5, generator=torch.Generator().manual_seed(1))
     xs[4, 0, 0] = math.inf
     return xs
 
 
-def step_of(scaler, model, backward):
+def step_of(scaler, model, backward=False):
     """A whole step: scale, backward, unscale, clip, SGD or not, update."""
     parameters = list(model.parameters())
 
@@ -62,22 +59,24 @@ def step_of(scaler, model, backward):
     return step
 
 
-@whole_step
-@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
-@pytest.mark.parametrize("backward", [True, False])
+def step_on(scaler, value):
+    scaler.unscale_([torch.tensor([value])])
+    scaler.update()
+
+
+@pytest.mark.skipif(not CAN_TRACE_BACKWARD, reason="this torch traces no backward")
+@pytest.mark.parametrize("backend, backward", [("aot_eager", False), ("inductor", True)])
 def test_a_whole_step_is_one_graph_compiled_once_over_growths_and_overflows(backend, backward):
-    model, other = network(), network()
-    scaler, plain = (TensorScaler("torch", init_scale=8.0, growth_interval=2) for _ in range(2))
-    count = CompileCounterWithBackend(backend)
+    (model, scaler), (other, plain) = (
+        (network(), TensorScaler("torch", init_scale=8.0, growth_interval=2)) for _ in range(2)
+    )
+    count, scales = CompileCounterWithBackend(backend), set()
     compiled = torch.compile(step_of(scaler, model, backward), fullgraph=True, backend=count)
     eager = step_of(plain, other, backward)
-    scales = set()
     for x in batches():
-        found, expected = compiled(x), eager(x)
-        for a, b in zip(found, expected, strict=True):
+        for a, b in zip(compiled(x), eager(x), strict=True):
             torch.testing.assert_close(a, b, equal_nan=True)
-        assert scaler.loss_scale == plain.loss_scale
-        assert bytes(scaler.state.numpy()) == bytes(plain.state.numpy())
+        assert scaler.loss_scale == plain.loss_scale and torch.equal(scaler.state, plain.state)
         scales.add(scaler.loss_scale.item())
     assert count.frame_count == 1 and len(scales) == 5
     for p, q in zip(model.parameters(), other.parameters(), strict=True):
@@ -87,7 +86,7 @@ def test_a_whole_step_is_one_graph_compiled_once_over_growths_and_overflows(back
 def test_its_bits_are_those_of_gradscaler():
     model, other = network(), network()
     scaler, reference = TensorScaler("torch", growth_interval=2), GradScaler("cpu", growth_interval=2)
-    step, optimizer = step_of(scaler, model, False), torch.optim.SGD(other.parameters(), lr=0.1)
+    step, optimizer = step_of(scaler, model), torch.optim.SGD(other.parameters(), lr=0.1)
     for x in batches():
         _, found_inf, norm = step(x)
         optimizer.zero_grad()
@@ -101,13 +100,16 @@ def test_its_bits_are_those_of_gradscaler():
         assert torch.equal(p, q)
 
 
+def looks_at_a_value(operations):
+    return any("local_scalar_dense" in name or "aten.item" in name for name in operations)
+
+
 def test_nothing_in_a_step_looks_at_a_value_so_that_nothing_waits():
-    scaler, model = TensorScaler("torch"), network()
-    step = step_of(scaler, model, False)
+    step = step_of(TensorScaler("torch"), network())
     graph = make_fx(step, tracing_mode="fake", _allow_non_fake_inputs=True)(torch.ones(16, 5))
     called = {str(node.target) for node in graph.graph.nodes if node.op == "call_function"}
     assert {"gradscaler.unscale_.default", "gradscaler.update_.default"} <= called
-    assert not [name for name in called if "local_scalar_dense" in name or "aten.item" in name]
+    assert not looks_at_a_value(called)
 
 
 def test_the_operators_keep_their_contract():
@@ -119,17 +121,19 @@ def test_the_operators_keep_their_contract():
     torch.library.opcheck(torch.ops.gradscaler.update_.default, arguments)
 
 
-def test_gradients_that_it_cannot_take_are_named_when_the_step_is_traced():
-    scaler = TensorScaler("torch", init_scale=4.0)
-    half = [torch.ones(3), torch.ones(3, dtype=torch.float16)]
+def test_gradients_that_it_cannot_take_are_named_also_when_the_step_is_traced():
+    scaler, half = TensorScaler("torch", init_scale=4.0), [torch.ones(3), torch.ones(3, dtype=torch.float16)]
     with pytest.raises(ValueError, match=r"gradients\[1\] is in float16"):
         scaler.unscale_(half)
     assert half[0].tolist() == [1, 1, 1]
     with FakeTensorMode(allow_non_fake_inputs=True), pytest.raises(ValueError, match=r"gradients\[1\] is in float16"):
         scaler.unscale_([torch.ones(3), torch.ones(3, dtype=torch.float16)])
-    for max_norm in (0.0, -1.0, math.inf, math.nan):
+    for max_norm in (0.0, -1.0, math.inf, NAN):
         with pytest.raises(ValueError, match="max_norm"):
             scaler.unscale_([torch.ones(3)], max_norm=max_norm)
+    for wrong in torch.ones(3), torch.optim.SGD([torch.zeros(1)]), None, torch.nn.Linear(1, 1):
+        with pytest.raises(TypeError, match=rf"of type {type(wrong).__name__}: expected a sequence of tensors"):
+            scaler.unscale_(wrong)
 
 
 @pytest.mark.parametrize("compiled", [False, True])
@@ -137,13 +141,13 @@ def test_an_overflow_counts_once_and_is_not_lost_by_another_call_before_update(c
     scaler = TensorScaler("torch", init_scale=8.0)
 
     def step(first, second, third):
-        verdicts = [scaler.unscale_([gradient], max_norm=1e9) for gradient in (first, second)]
+        verdicts = [scaler.unscale_([None, gradient, None], max_norm=1e9) for gradient in (first, second)]
         scaler.update()
         scaler.update()  # without a report: nothing changes
         return [*verdicts, scaler.unscale_([third])]
 
     step = torch.compile(step, fullgraph=True, backend="aot_eager") if compiled else step
-    bad, good = torch.tensor([1.0, math.nan, 2.0]), torch.tensor([24.0, 32.0, 0.0])
+    bad, good = torch.tensor([1.0, NAN, 2.0]), torch.tensor([24.0, 32.0, 0.0])
     seen = step(bad, good, torch.tensor([4.0]))
     assert seen == [(1, math.inf), (1, 5), (0, 1)] and scaler.loss_scale == 4
     assert not scaler.report.overflow
@@ -161,53 +165,21 @@ def test_an_overflow_counts_once_and_is_not_lost_by_another_call_before_update(c
 
 
 def test_a_scale_of_0_raises_stallerror_and_stopped_tells_when_the_policy_gave_up():
-    scaler = TensorScaler("torch", init_scale=2.0**-149)
-    for _ in range(2):
-        scaler.unscale_([torch.tensor([math.nan])])
-        assert not scaler.stopped
-        scaler.update()
-        if scaler.loss_scale == 0:
-            break
-    gradient = torch.ones(3)
+    scaler, gradient = TensorScaler("torch", init_scale=2.0**-149), torch.ones(3)
+    step_on(scaler, NAN)
+    assert scaler.loss_scale == 0 and not scaler.stopped
     with pytest.raises(StallError, match=r"loss scale is 0.*min_scale") as caught:
         scaler.unscale_([gradient])
     assert caught.value.report.nan_count == 1 and gradient.tolist() == [1, 1, 1]
     guard = TensorScaler(Policy("guard", max_failed_backoffs=2))
-    for _ in range(2):
-        assert not guard.stopped
-        guard.unscale_([torch.tensor([math.nan])])
-        guard.update()
-    assert guard.stopped
-
-
-@pytest.mark.parametrize("compiled", [False, True])
-def test_gradients_that_are_none_are_passed_over(compiled):
-    scaler = TensorScaler("torch", init_scale=4.0)
-    unscale = torch.compile(scaler.unscale_, fullgraph=True, backend="aot_eager") if compiled else scaler.unscale_
-    gradient = torch.full((4,), 8.0)
-    assert unscale([None, gradient, None]) == (0, 4) and gradient.tolist() == [2] * 4
-
-
-@pytest.mark.parametrize("wrong", [torch.ones(3), torch.optim.SGD([torch.zeros(1)]), None, torch.nn.Linear(1, 1)])
-def test_what_is_no_sequence_of_gradients_is_refused_by_its_type(wrong):
-    with pytest.raises(TypeError, match=rf"of type {type(wrong).__name__}: expected a sequence of tensors"):
-        TensorScaler("torch").unscale_(wrong)
-
-
-def test_a_checkpoint_restores_policy_and_state_in_the_same_tensors():
-    scaler, other = TensorScaler("torch", init_scale=4.0, growth_interval=1), TensorScaler(Policy("recommended"))
-    scaler.unscale_([torch.ones(3)])
-    scaler.update()
-    state = other.state
-    other.load_state_dict(scaler.state_dict())
-    assert other.loss_scale == 8 and other.state is state and torch.equal(state, scaler.state)
-    assert bytes(other.policy) == bytes(scaler.policy)
+    for stopped in False, True:
+        step_on(guard, NAN)
+        assert guard.stopped == stopped
 
 
 def test_tensors_of_before_0_9_are_read():
     scaler = TensorScaler("torch", init_scale=4.0)
-    scaler.unscale_([torch.tensor([math.inf])])
-    scaler.update()
+    step_on(scaler, math.inf)
     scaler.unscale_([torch.ones(3)])
     old = copy.deepcopy(scaler)
     old.state, old.report_tensor = scaler.state[:256].clone(), scaler.report_tensor[:192].clone()
@@ -220,8 +192,7 @@ def test_tensors_of_before_0_9_are_read():
 
 
 def test_scale_of_gradscaler_is_traced_and_compiled_once():
-    model, scaler = network(), GradScaler("cpu", init_scale=8.0, growth_interval=1)
-    scaler.scale(torch.zeros(()))  # makes the scale, which is lazy, as in torch
+    model, scaler = network(), begun(GradScaler("cpu", init_scale=8.0, growth_interval=1))
     optimizer, count = torch.optim.SGD(model.parameters(), lr=0.1), CompileCounterWithBackend("aot_eager")
     scaled_loss = torch.compile(lambda x: scaler.scale(model(x).square().mean()), fullgraph=True, backend=count)
     for i, x in enumerate(batches()[:4]):
@@ -233,21 +204,6 @@ def test_scale_of_gradscaler_is_traced_and_compiled_once():
     assert count.frame_count == 1
 
 
-class Devices(torch.utils._python_dispatch.TorchDispatchMode):
-    """On which devices the tensors of all operations are."""
-
-    def __init__(self):
-        super().__init__()
-        self.seen, self.names = set(), set()
-
-    def __torch_dispatch__(self, operation, types, arguments=(), options=None):
-        result = operation(*arguments, **(options or {}))
-        leaves = torch.utils._pytree.tree_leaves((arguments, options, result))
-        self.seen |= {leaf.device.type for leaf in leaves if isinstance(leaf, torch.Tensor)}
-        self.names.add(str(operation))
-        return result
-
-
 def test_on_a_device_all_of_a_step_stays_there():
     """With tensors that have a device but no memory: what a graph captures, as far as can be said without a device."""
     scaler = TensorScaler("torch")
@@ -256,15 +212,14 @@ def test_on_a_device_all_of_a_step_stays_there():
             tensor = getattr(scaler, name)
             setattr(scaler, name, torch.empty(tensor.shape, dtype=tensor.dtype, device="cuda"))
         gradients = [torch.empty(4, 4, device="cuda"), torch.empty(4, device="cuda", dtype=torch.bfloat16)]
-        with Devices() as devices:
+        with Operations() as operations:
             scaler.scale(torch.empty((), device="cuda"))
             found_inf, norm = scaler.unscale_(gradients, max_norm=1.0)
             scaler.update()
         with pytest.raises(ValueError, match=r"gradients\[0\] is on cpu, the scaler on cuda:0"):
             scaler.unscale_([torch.empty(3)])
     assert found_inf.device.type == norm.device.type == "cuda"
-    assert devices.seen == {"cuda"}
-    assert not [name for name in devices.names if "local_scalar_dense" in name or "aten.item" in name]
+    assert operations.devices == {"cuda"} and not looks_at_a_value(operations.names)
 
 
 OPTIMIZERS = {
@@ -274,29 +229,30 @@ OPTIMIZERS = {
     "fused": lambda p: torch.optim.AdamW(p, 0.1, fused=True),
     "adagrad": lambda p: torch.optim.Adagrad(p, 0.1),
 }
-COMPILED = {  # of the parts of a step those that are compiled together
-    "unscale_": [["backward"], ["unscale_"], ["step"], ["update"]],
+APART = [["backward"], ["unscale_"], ["step"], ["update"]]
+PARTS = {  # of a step: what is compiled, and the calls
+    "unscale_": APART,
     "unscale_ and step": [["backward"], ["unscale_", "step"], ["update"]],
     "step": [["backward"], ["step"], ["update"]],
-    "update": [["backward"], ["unscale_"], ["step"], ["update"]],
+    "update": APART,
     "all": [["backward", "unscale_", "clip", "step", "update"]],
-    "scale": [["backward"], ["unscale_"], ["step"], ["update"]],
+    "scale": APART,
 }
 
 
-def trained(kind, optimizer, what, backend, starts):
+def trained(kind, optimizer, what, starts=True):
     """Parameters and scale after four steps, the third of which overflows."""
     torch._dynamo.reset()
     model = network()
     optimizer = OPTIMIZERS[optimizer](model.parameters())
     scaler = kind("cpu", init_scale=1024.0, growth_interval=2)
     if starts:  # the scale, which is lazy, is made before anything is compiled
-        scaler.scale(torch.zeros(()))
+        begun(scaler)
 
     def loss(x):
         return scaler.scale(model(x).square().mean())
 
-    loss = torch.compile(loss, backend=backend) if what == "scale" else loss
+    loss = torch.compile(loss, backend="aot_eager") if what == "scale" else loss
     parts = {
         "backward": lambda x: loss(x).backward(),
         "unscale_": lambda x: scaler.unscale_(optimizer),
@@ -311,20 +267,19 @@ def trained(kind, optimizer, what, backend, starts):
 
     for x in batches()[2:6]:
         optimizer.zero_grad()
-        for names in COMPILED[what]:
-            part = torch.compile(run, backend=backend) if names[0] in what or what == "all" else run
+        for names in PARTS[what]:
+            part = torch.compile(run, backend="aot_eager") if what.startswith(names[0]) or what == "all" else run
             part(names, x)
-    return [parameter.detach().clone() for parameter in model.parameters()], scaler.get_scale()
+    return scaler.get_scale(), [parameter.tolist() for parameter in model.parameters()]
 
 
-PROGRAMS = [("sgd", what, backend) for what in COMPILED for backend in ("eager", "aot_eager")]
-PROGRAMS += [(name, what, "aot_eager") for name in [*OPTIMIZERS][1:] for what in ("unscale_ and step", "all")]
+PROGRAMS = [("sgd", what, True) for what in PARTS]
+PROGRAMS += [("sgd", what, False) for what in ("scale", "all")]
+PROGRAMS += [(name, "unscale_ and step", True) for name in OPTIMIZERS if name != "sgd"] + [("fused", "all", False)]
 
 
-@pytest.mark.parametrize("starts", [True, False], ids=["started", "unstarted"])
-@pytest.mark.parametrize("optimizer, what, backend", PROGRAMS)
-def test_what_is_compiled_with_torchs_class_gives_the_same_with_ours(optimizer, what, backend, starts):
-    theirs = trained(torch.amp.GradScaler, optimizer, what, backend, starts)
-    ours = trained(GradScaler, optimizer, what, backend, starts)
-    assert theirs[1] == ours[1] == 1024.0
-    assert all(torch.equal(a, b) for a, b in zip(theirs[0], ours[0], strict=True))
+@pytest.mark.parametrize("optimizer, what, starts", PROGRAMS)
+def test_what_is_compiled_with_torchs_class_gives_the_same_with_ours(optimizer, what, starts):
+    theirs = trained(torch.amp.GradScaler, optimizer, what, starts)
+    assert trained(GradScaler, optimizer, what, starts) == theirs
+    assert theirs[0] == 1024.0

@@ -11,14 +11,15 @@ import random
 
 import pytest
 import torch
+from conftest import gradients, make_step, parameters, scaler, sgd
 from support import move, standin
 
 from gradscaler import Guard, Policy, Want, _cuda
 from gradscaler import _gradscaler as c
 from gradscaler.torch import GradScaler, StallError, _device
 
-DRIVER = standin()
-pytestmark = pytest.mark.skipif(DRIVER is None, reason="no stand-in for the driver: ci/test torch")
+pytestmark = pytest.mark.skipif(standin() is None, reason="no stand-in for the driver: ci/test torch")
+NAN = float("nan")
 
 
 class OnDevice:
@@ -57,6 +58,13 @@ def device(monkeypatch):
         yield patch
 
 
+def waits_after(patch, *names):
+    """Makes calls of the library wait: torch's own calls here do not wait for what is enqueued."""
+    for name in names:
+        call = getattr(c, name)
+        patch.setattr(c, name, lambda *arguments, call=call: (call(*arguments), wait())[0])
+
+
 def trained(scale, fused, clip, wait, **rules):
     """Scales, returns and parameters of a run with overflows, scales from outside and restarts."""
     torch.manual_seed(1)
@@ -80,10 +88,9 @@ def trained(scale, fused, clip, wait, **rules):
         if chance.random() < 0.1:
             one._scale.fill_(1234.5)
         if chance.random() < 0.2:
-            state = one.state_dict()
-            one = GradScaler("cpu", **rules)
+            state, one = one.state_dict(), GradScaler("cpu", **rules)
             one.load_state_dict(state)
-    return log, [parameter.detach().clone() for parameter in model.parameters()]
+    return log, [parameter.tolist() for parameter in model.parameters()]
 
 
 RULES = [{"growth_interval": 3}, {"growth_factor": 1.7, "backoff_factor": 0.3, "growth_interval": 3}, {"hysteresis": 2}]
@@ -93,163 +100,111 @@ RULES = [{"growth_interval": 3}, {"growth_factor": 1.7, "backoff_factor": 0.3, "
 def test_training_on_a_device_has_the_bits_of_the_host(device, rules, fused, clip):
     there = trained(3000.0, fused, clip, wait, **rules)
     device.undo()
-    here = trained(3000.0, fused, clip, lambda: None, **rules)
-    assert there[0] == here[0]
-    assert all(torch.equal(a, b) for a, b in zip(there[1], here[1], strict=True))
+    assert there == trained(3000.0, fused, clip, lambda: None, **rules)
 
 
-def history_of(path, steps):
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("flags", [0, Guard.CLIP])
+def test_a_guard_on_a_device_has_the_bits_of_the_host(device, flags, fused):
+    waits_after(device, "gsc_state_update", "gsc_factor_clip_outlier")
+    guard = {"guard_ratio": 1.2, "guard_warmup": 4, "guard_decay": 0.9, "guard_flags": flags}
+    rules = {"policy": Policy("torch", growth_interval=3, **guard)}
+    there = trained(3000.0, fused, None, wait, **rules)
+    device.undo()
+    assert there == trained(3000.0, fused, None, lambda: None, **rules)
+    reasons = {entry[-1].split(":")[0].split(" to ")[0] for entry in there[0][::2] if entry[-1]}
+    assert reasons == {"skipped"} | ({"clipped"} if flags else set())
+
+
+def history_of(path):
     """The lines of a run, and how often a device was waited for before they were written."""
-    parameter = torch.nn.Parameter(torch.ones(2))
-    optimizer = torch.optim.SGD([parameter], lr=0.1, fused=True)
-    one, waits = GradScaler("cpu", growth_interval=3), []
-    read = _device.data
+    optimizer, one, waits, read = sgd([0.0, 0.0], fused=True), GradScaler("cpu", growth_interval=3), [], _device.data
     with one.history(path), pytest.MonkeyPatch.context() as patch:
         patch.setattr(_device, "data", lambda tensor: (waits.append(1), read(tensor))[1])
-        for i in range(steps):
+        for i in range(20):
             one.scale(torch.ones(()))
-            parameter.grad = torch.full((2,), float("nan") if i == 5 else 65536.0)
-            one.step(optimizer)
-            one.update()
+            gradients(optimizer)[0].fill_(NAN if i == 5 else 65536.0)
+            make_step(one, optimizer)
             wait()
         count = len(waits)
     return path.read_text(), count
 
 
 def test_a_history_on_a_device_waits_only_when_lines_are_written(device, tmp_path):
-    update = c.gsc_state_update  # torch's own calls here do not wait for what is enqueued
-    device.setattr(c, "gsc_state_update", lambda *arguments: (update(*arguments), wait())[0])
-    there, waits = history_of(tmp_path / "there.csv", 20)
+    waits_after(device, "gsc_state_update")
+    there, waits = history_of(tmp_path / "there.csv")
     device.undo()
     assert waits == 0
-    assert there == history_of(tmp_path / "here.csv", 20)[0]
+    assert there == history_of(tmp_path / "here.csv")[0]
     assert there.count("\n") == 21
 
 
-@pytest.mark.parametrize("fused", [False, True])
-@pytest.mark.parametrize("flags", [0, Guard.CLIP])
-def test_a_guard_on_a_device_has_the_bits_of_the_host(device, flags, fused):
-    for name in (
-        "gsc_state_update",
-        "gsc_factor_clip_outlier",
-    ):  # torch's own calls here do not wait for what is enqueued
-        call = getattr(c, name)
-        device.setattr(c, name, lambda *arguments, call=call: (call(*arguments), wait())[0])
-    guard = {"guard_ratio": 1.2, "guard_warmup": 4, "guard_decay": 0.9, "guard_flags": flags}
-    rules = {"policy": Policy("torch", growth_interval=3, **guard)}
-    there = trained(3000.0, fused, None, wait, **rules)
-    device.undo()
-    here = trained(3000.0, fused, None, lambda: None, **rules)
-    assert there[0] == here[0]
-    reasons = {entry[-1].split(":")[0].split(" to ")[0] for entry in here[0][::2] if entry[-1]}
-    assert reasons == {"skipped"} | ({"clipped"} if flags else set())
-    assert all(torch.equal(a, b) for a, b in zip(there[1], here[1], strict=True))
-
-
-def test_a_report_of_a_device_is_read_when_it_is_asked_for(device):
-    parameter = torch.nn.Parameter(torch.zeros(3))
-    optimizer = torch.optim.SGD([("weight", parameter)])
-    one = GradScaler("cpu", 4.0, want=Want.NORM)
-    one.scale(torch.ones(()))
-    parameter.grad = torch.tensor([4.0, float("nan"), 8.0])
+def test_a_report_of_a_device_is_read_when_it_is_asked_for_with_the_names_and_the_scale_of_when_it_was_made(device):
+    optimizer, one = sgd(a=[0.0], b=[4.0, 4.0, 8.0], c=[NAN, NAN, 4.0]), scaler(want=Want.NORM)
+    parameters(optimizer)[0].grad = None
     one.unscale_(optimizer)
     assert isinstance(one._checks.last.report, torch.Tensor) and one._checks.last.host_report is None
-    assert one.report.bad == {"weight": 1} and one.report.norm == pytest.approx(5**0.5)
-
-
-def test_a_scale_of_0_on_a_device_ends_training_at_the_next_overflow(device):
-    parameter = torch.nn.Parameter(torch.zeros(3))
-    optimizer = torch.optim.SGD([("weight", parameter)])
-    one = GradScaler("cpu", 2.0**-149)
-    with pytest.raises(StallError, match="scale is 0 after 1 skipped"):
-        for _ in range(3):
-            one.scale(torch.ones(()))
-            parameter.grad = torch.full((3,), float("nan"))
-            one.step(optimizer)
-            one.update()
+    optimizer.zero_grad()
+    parameters(optimizer)[0].grad = torch.ones(1)
+    one.update()
+    wait()
+    assert one.report.bad == {"c": 2} and one.report.norm == pytest.approx(7**0.5)
+    assert (one.report.scale, one.get_scale()) == (4.0, 2.0)
 
 
 def test_gradients_without_dense_memory_and_found_inf_of_others_count_on_a_device(device):
-    dense, strided = torch.nn.Parameter(torch.zeros(2)), torch.nn.Parameter(torch.zeros(2))
-    dense.grad, strided.grad = torch.full((2,), 8.0), torch.full((4,), 8.0)[::2]
-    optimizer = torch.optim.SGD([dense, strided], lr=1.0)
-    one = GradScaler("cpu", 4.0)
-    one.scale(torch.ones(()))
+    optimizer, one = sgd([8.0, 8.0], torch.zeros(2)), scaler()
+    parameters(optimizer)[1].grad = torch.full((4,), 8.0)[::2]
     assert one.unscale_(optimizer, max_norm=100.0).item() == 4.0
-    assert strided.grad.tolist() == [2.0, 2.0]
+    assert gradients(optimizer)[1].tolist() == [2.0, 2.0]
     for found in one._found_inf_per_device(optimizer).values():
         found.fill_(1.0)
-    one.step(optimizer)
-    one.update()
+    make_step(one, optimizer)
     wait()
     assert one.step_was_skipped and one.get_scale() == 2.0
 
 
-def test_a_report_of_a_device_has_the_names_and_the_scale_of_when_it_was_made(device):
-    parameters = [torch.nn.Parameter(torch.zeros(2)) for _ in range(3)]
-    optimizer = torch.optim.SGD(list(zip("abc", parameters, strict=True)))
-    one = GradScaler("cpu", 4.0)
-    one.scale(torch.ones(()))
-    parameters[1].grad, parameters[2].grad = torch.ones(2), torch.full((2,), float("inf"))
-    one.unscale_(optimizer)
-    optimizer.zero_grad()
-    parameters[0].grad = torch.ones(2)
-    one.update()
-    wait()
-    assert one.report.bad == {"c": 2}
-    assert (one.report.scale, one.get_scale()) == (4.0, 2.0)
-
-
-def fused(values, scale):
-    """A scaler and a fused optimizer, whose parameter has this gradient."""
-    parameter = torch.nn.Parameter(torch.zeros(len(values)))
-    parameter.grad = torch.tensor(values)
-    one = GradScaler("cpu", scale)
-    one.scale(torch.ones(()))
-    return one, torch.optim.SGD([("weight", parameter)], lr=1.0, fused=True), parameter
+def test_a_scale_of_0_on_a_device_ends_training_at_the_next_overflow(device):
+    one = GradScaler("cpu", 2.0**-149)
+    with pytest.raises(StallError, match="scale is 0 after 1 skipped"):
+        for _ in range(3):
+            one.scale(torch.ones(()))
+            make_step(one, sgd([NAN]))
 
 
 def test_a_fused_optimizer_that_can_only_skip_stops_training_too(device):
-    one, optimizer, parameter = fused([float("nan")], 2.0**-148)
-    late, waits = [True], []
+    one, late, waits = scaler(2.0**-148), [True], []
+    optimizer = sgd(fused=True, weight=[NAN])
     device.setattr(_cuda.HostCopy, "is_complete", lambda self: not late[0])
-    device.setattr(_device, "data", lambda tensor: waits.append(tensor))
-
-    def step():
-        parameter.grad = torch.tensor([float("nan")])
-        one.step(optimizer)
-        one.update()
-
-    step()  # sends nothing: what is under way is not there
+    device.setattr(_device, "data", waits.append)
+    make_step(one, optimizer)  # sends nothing: what is under way is not there
     late[0] = False
-    step()
+    gradients(optimizer)[0].fill_(NAN)
+    make_step(one, optimizer)
     assert waits == []
     device.setattr(_device, "data", data)
+    gradients(optimizer)[0].fill_(NAN)
     with pytest.raises(StallError, match=r"scale is 0 after \d skipped steps.*gradients of weight"):
-        step()
+        make_step(one, optimizer)
 
 
 def test_a_scale_that_was_mended_does_not_stop_training(device):
-    one, optimizer, parameter = fused([float("nan")], 2.0**-149)
-    one.step(optimizer)
-    one.update()
+    optimizer, one = sgd([NAN], fused=True), scaler(2.0**-149)
+    make_step(one, optimizer)
     one.update(4.0)
     for _ in range(3):
-        parameter.grad = torch.ones(1)
-        one.step(optimizer)
-        one.update()
-    assert one.get_scale() == 4.0 and parameter.item() == -0.75
+        gradients(optimizer)[0].fill_(2.0)
+        make_step(one, optimizer)
+    assert one.get_scale() == 4.0 and parameters(optimizer)[0].item() == -0.75
 
 
 def test_what_a_graph_found_is_asked_for_after_each_replay(device):
-    one, optimizer, _ = fused([4.0, 8.0], 4.0)
+    one = scaler()
     device.setattr(_device, "captures", lambda _: True)
-    one.step(optimizer)
-    one.update()
+    make_step(one, sgd([4.0, 8.0], fused=True))
     found = one._checks.last
     for bad in False, True, False:
         found.found_inf.fill_(bad)
-        words = found.report.view(torch.int32)
-        words[_device.OVERFLOW] = bad
+        found.report.view(torch.int32)[_device.OVERFLOW] = bad
         wait()
         assert (one.step_was_skipped, one.report.overflow) == (bad, bad)

@@ -43,45 +43,53 @@ def test_the_same_bits_as_with_torchs_class(name, monkeypatch):
 
 
 @pytest.mark.parametrize("name", HERE + OURS_ALONE)
-def test_it_runs_alone_and_says_how_it_went(name, capsys, monkeypatch):
+def test_it_runs_alone_and_says_how_it_went(name, capsys):
     runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
     printed = capsys.readouterr().out
     assert printed.count("\n") == 1
     assert 0 < float(printed.split()[1].rstrip(",")) < 4.0
 
 
-@pytest.mark.parametrize("name", OF_PROCESSES)
-def test_it_runs_alone_in_two_processes(name):
-    printed = subprocess.run(
-        [sys.executable, EXAMPLES / f"{name}.py"], capture_output=True, text=True, check=True, timeout=600
-    )
-    assert [line.split(":")[0] for line in printed.stdout.splitlines()] == ["rank 0", "rank 1"]
-    if name == "fsdp":  # the overflow of one rank is a skip of both
-        assert all(line.endswith("skipped steps [3], scale 32768") for line in printed.stdout.splitlines())
+def run_of_processes(name, monkeypatch, capsys):
+    """Runs a recipe of two processes; returns the results of each rank. What it prints is checked."""
+    module, spawn, found = recipe(name, monkeypatch), torch.multiprocessing.spawn, []
+
+    def spawn_and_keep(worker, args, nprocs):
+        spawn(getattr(module, worker.__name__), args, nprocs)  # a worker of __main__ would be looked for in pytest
+        found.extend(args[-1][rank] for rank in range(nprocs))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.multiprocessing, "spawn", spawn_and_keep)
+        runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
+    assert [line.split(":")[0] for line in capsys.readouterr().out.splitlines()] == ["rank 0", "rank 1"]
+    return found
+
+
+def test_an_overflow_of_one_rank_of_fsdp_is_a_skip_of_both():
+    command = [sys.executable, EXAMPLES / "fsdp.py"]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True, timeout=600).stdout.splitlines()
+    assert [line.split(":")[0] for line in printed] == ["rank 0", "rank 1"]
+    assert all(line.endswith("skipped steps [3], scale 32768") for line in printed)
 
 
 def test_the_average_and_the_learning_rate_move_only_with_steps_that_were_taken(monkeypatch):
     ema = recipe("ema", monkeypatch)
     run = ema.Run(GradScaler("cpu", init_scale=2.0**24))
     ema.train(run, 20)
-    assert 0 < run.taken < 20
-    assert run.schedule.last_epoch == run.taken
+    assert 0 < run.taken < 20 and run.schedule.last_epoch == run.taken
     saved, scaler_json = run.save()
-    losses, taken = [], []
+
+    def go_on(run):
+        torch.manual_seed(1)
+        return ema.train(run, 10)
+
+    found = []
     for state in (scaler_json, None):  # with the scaler's state, and without
         again = ema.Run(GradScaler("cpu", init_scale=2.0**24))
         again.load(saved, state)
-        torch.manual_seed(1)
-        losses.append(ema.train(again, 10))
-        taken.append(again.taken)
-    torch.manual_seed(1)
-    assert ema.train(run, 10) == losses[0]
-    assert taken[1] < taken[0] == 10
-
-
-def test_all_recipes_are_tested():
-    assert set(OF_PROCESSES) <= set(RECIPES)
-    assert len(HERE) >= 9
+        found.append((go_on(again), again.taken))
+    (losses, taken), (_, fewer) = found
+    assert go_on(run) == losses and fewer < taken == 10
 
 
 def test_the_fused_clip_trains_as_the_clip_after(monkeypatch):
@@ -94,30 +102,28 @@ def test_the_fused_clip_trains_as_the_clip_after(monkeypatch):
 
 
 def test_only_the_bad_micro_batch_is_dropped(monkeypatch):
-    train = recipe("accumulate_checked", monkeypatch).train
-    scaler = GradScaler("cpu", init_scale=1024.0)
+    train, scaler = recipe("accumulate_checked", monkeypatch).train, GradScaler("cpu", init_scale=1024.0)
     _, loss, dropped = train(scaler, bad=(3, 2))
-    assert dropped == [(3, 2)]
-    assert scaler.get_scale() == 512.0
     _, whole, none = train(GradScaler("cpu", init_scale=1024.0), bad=None)
-    assert none == []
+    assert (dropped, none, scaler.get_scale()) == ([(3, 2)], [], 512.0)
     assert loss == pytest.approx(whole, rel=0.05)
 
 
-def test_ranks_of_ddp_agree_and_train_as_with_torchs_class(monkeypatch):
-    run = recipe("distributed", monkeypatch).run
-    ours, theirs = run(GradScaler), run(torch.amp.GradScaler)
-    for (parameters, loss, scale), (their_parameters, their_loss, their_scale) in zip(ours, theirs, strict=True):
-        assert (loss, scale) == (their_loss, their_scale)
+def test_ranks_of_ddp_agree_and_train_as_with_torchs_class(monkeypatch, capsys):
+    ours = run_of_processes("distributed", monkeypatch, capsys)
+    theirs = recipe("distributed", monkeypatch).run(torch.amp.GradScaler)
+    for (parameters, *numbers), (their_parameters, *their_numbers) in zip(ours, theirs, strict=True):
+        assert numbers == their_numbers
         assert all(map(torch.equal, parameters, their_parameters))
     assert all(map(torch.equal, ours[0][0], ours[1][0]))
     assert ours[0][2] == 2.0**15  # one overflow, on rank 1
 
 
-def test_the_stages_of_a_pipeline_train_as_one_model(monkeypatch):
+def test_the_stages_of_a_pipeline_train_as_one_model(monkeypatch, capsys):
     """With the overflow of one stage, and clipping by the norm of both."""
     sharded = recipe("sharded", monkeypatch)
-    (first, norms, scale), (second, their_norms, their_scale) = sharded.run()
+    results = run_of_processes("sharded", monkeypatch, capsys)
+    (first, norms, scale), (second, their_norms, their_scale) = results
     assert norms == their_norms
     assert scale == their_scale == 2.0**15
     assert [i for i, norm in enumerate(norms) if math.isinf(norm)] == [sharded.BAD_STEP]

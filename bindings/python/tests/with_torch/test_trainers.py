@@ -39,64 +39,21 @@ def assert_logged(received, scaler, model):
     assert scaler.report.bad and set(scaler.report.bad) <= {name for name, _ in model.named_parameters()}
 
 
-def lightning_run(callback, scaler, module_of, folder=None, accumulate=1):
-    import lightning
-    from lightning.pytorch.loggers import CSVLogger
-    from lightning.pytorch.plugins import MixedPrecision
-
-    class Module(lightning.LightningModule):
-        def __init__(self):
-            super().__init__()
-            self.model = module_of
-
-        def training_step(self, batch, _):
-            loss = self.model(**batch)["loss"]
-            self.log("loss", loss)
-            return loss
-
-        def configure_optimizers(self):
-            return torch.optim.AdamW(self.parameters())
-
-    module = Module()
-    plugins = [MixedPrecision("16-mixed", "cpu", scaler=scaler)] if scaler else []
-    trainer = lightning.Trainer(
-        accelerator="cpu", devices=1, max_epochs=1, plugins=plugins, callbacks=[callback], log_every_n_steps=EVERY,
-        accumulate_grad_batches=accumulate, logger=CSVLogger(folder) if folder else False, enable_checkpointing=False,
-        enable_progress_bar=False, enable_model_summary=False,
-    )  # fmt: skip
-    trainer.fit(module, torch.utils.data.DataLoader(list(programs.batches(STEPS * accumulate)), batch_size=None))
-    return module, trainer.logger
-
-
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_lightning(tmp_path, accumulate):
     pytest.importorskip("lightning")
+    from lightning.pytorch.loggers import CSVLogger
+
     scaler, model = made()
     model.bad = (0, STEPS * accumulate - 1)
-    callback = pickle.loads(pickle.dumps(trainers.lightning_callback()))
-    module, logger = lightning_run(callback, scaler, model, tmp_path, accumulate)
+    module, logger = programs.lightning_trainer(
+        model, scaler, STEPS * accumulate, callbacks=[pickle.loads(pickle.dumps(trainers.lightning_callback()))],
+        log_every_n_steps=EVERY, accumulate_grad_batches=accumulate, logger=CSVLogger(tmp_path),
+    )  # fmt: skip
     with open(f"{logger.log_dir}/metrics.csv") as file:
         rows = list(csv.DictReader(file))
     assert [row["step"] for row in rows] == ["1", "3", "5"] and all(row["loss"] for row in rows)
     assert_logged(rows, scaler, module)
-
-
-def transformers_trainer(scaler, model, reporters=()):
-    import transformers
-
-    arguments = transformers.TrainingArguments(
-        output_dir="/nonexistent", use_cpu=True, fp16=True, max_steps=STEPS, per_device_train_batch_size=programs.BATCH,
-        save_strategy="no", logging_steps=EVERY, report_to=[], disable_tqdm=True, remove_unused_columns=False,
-        eval_strategy="steps", eval_steps=EVERY, label_names=["labels"], prediction_loss_only=True,
-    )  # fmt: skip
-    batches = list(programs.batches(STEPS))
-    examples = [{k: v[i] for k, v in batch.items()} for batch in batches for i in range(programs.BATCH)]
-    trainer = transformers.Trainer(
-        model=model, args=arguments, train_dataset=examples, eval_dataset=examples[:1], callbacks=[*reporters]
-    )
-    trainer.remove_callback(transformers.PrinterCallback)
-    trainer.accelerator.native_amp, trainer.accelerator.scaler = True, scaler
-    return trainer
 
 
 def test_transformers():
@@ -111,9 +68,10 @@ def test_transformers():
 
     scaler, model = made()
     model.bad = (0, 7)  # an evaluation after each second step is a call, too
-    trainer = transformers_trainer(scaler, model, [Reporter()])
-    trainers.add_to_transformers(trainer)
-    trainer.train()
+    trainer = programs.transformers_trainer(
+        model, scaler, trainers.add_to_transformers, [Reporter()], STEPS,
+        logging_strategy="steps", logging_steps=EVERY, eval_strategy="steps", eval_steps=EVERY,
+    )  # fmt: skip
     logs, others = ([log for log in received if ("loss" in log) is training] for training in (True, False))
     assert_logged(logs, scaler, model)
     assert "eval_loss" in others[0] and not any("gradscaler" in name for log in others for name in log)
@@ -151,7 +109,7 @@ def test_accelerate():
 
 def test_ignite():
     pytest.importorskip("ignite")
-    from ignite.engine import Events, create_supervised_trainer
+    from ignite.engine import Events
     from ignite.handlers.base_logger import BaseLogger, BaseOutputHandler
 
     received = []
@@ -169,44 +127,37 @@ def test_ignite():
             raise NotImplementedError
 
     scaler, model = made()
-    trainer = create_supervised_trainer(
-        model, torch.optim.AdamW(model.parameters()), lambda loss, _: loss, amp_mode="amp", scaler=scaler,
-        prepare_batch=lambda batch, *_, **__: (batch, None), model_fn=lambda model, batch: model(**batch)["loss"],
-    )  # fmt: skip
-    every = Events.ITERATION_COMPLETED(every=EVERY)
     metrics = trainers.Metrics(scaler, torch.nn.DataParallel(model))
-    Logger().attach_output_handler(trainer, every, tag="training", output_transform=metrics)
-    trainer.run(list(programs.batches(STEPS)))
+
+    def begin(trainer):
+        every = Events.ITERATION_COMPLETED(every=EVERY)
+        Logger().attach_output_handler(trainer, every, tag="training", output_transform=metrics)
+
+    programs.ignite(model, scaler, begin, STEPS)
     assert_logged(received, scaler, model)
 
 
-def lightning_with(scaler):
-    lightning_run(trainers.lightning_callback(), scaler, programs.Gpt())
-
-
-def transformers_with(scaler):
-    trainer = transformers_trainer(scaler, programs.Gpt())
-    trainers.add_to_transformers(trainer)
-    trainer.train()
-
-
-def accelerate_with(scaler):
+def accelerate_with(model, scaler):
     import accelerate
 
     accelerator = accelerate.Accelerator(cpu=True)
     accelerator.scaler = scaler
-    trainers.accelerate_metrics(accelerator, programs.Gpt())
+    trainers.accelerate_metrics(accelerator, model)
 
 
-def ignite_with(scaler):
-    trainers.Metrics(scaler, programs.Gpt())
+def lightning_with(model, scaler):
+    programs.lightning_trainer(model, scaler, callbacks=[trainers.lightning_callback()])
+
+
+def transformers_with(model, scaler):
+    programs.transformers_trainer(model, scaler, trainers.add_to_transformers)
 
 
 LINES = {
     "lightning": (lightning_with, r"Trainer\(plugins=\[MixedPrecision\(.*scaler="),
     "transformers": (transformers_with, r"trainer\.accelerator\.scaler = .*before trainer\.train"),
     "accelerate": (accelerate_with, r"accelerator\.scaler = .*before accelerator\.prepare"),
-    "ignite": (ignite_with, r"scaler = gradscaler\.torch\.GradScaler"),
+    "ignite": (lambda model, scaler: trainers.Metrics(scaler, model), r"scaler = gradscaler\.torch\.GradScaler"),
 }
 
 
@@ -217,7 +168,7 @@ def test_the_error_of_another_scaler_has_the_line_to_add(trainer, scaler, kind):
     run, line = LINES[trainer]
     programs.quiet()
     with pytest.raises(TypeError, match=rf"the scaler is {kind}.*Add the line: .*{line}"):
-        run(scaler)
+        run(programs.Gpt(), scaler)
 
 
 def test_a_disabled_scaler_has_no_metrics():
