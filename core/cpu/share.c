@@ -380,17 +380,21 @@ static bool run_pass(const gsc_pass *pass, const gsc_cpu *cpu, uint64_t bytes, b
 static bool check_and_add(const gsc_pass *pass, const gsc_cpu *cpu, uint64_t bytes,
                           gsc_report *found)
 {
-    gsc_pass check = *pass, add = *pass;
-    gsc_report unread;
-    check.operation = GSC_OPERATION_MEASURE;
-    if (!run_pass(&check, cpu, bytes, true, found))
+    gsc_pass each = *pass;
+    each.operation = GSC_OPERATION_MEASURE;
+    if (!run_pass(&each, cpu, bytes, true, found))
         return false;
-    add.want = 0;
-    add.counts = false;
-    add.per_tensor = NULL;
-    add.histogram = NULL;
-    clear_report(&unread);
-    return gsc_has_bad(found) || run_pass(&add, cpu, bytes, false, &unread);
+    if (gsc_has_bad(found))
+        return true;
+    const double sum_squares = found->sum_squares; /* adding finds nothing, and sets the sum to 0 */
+    each.operation = GSC_OPERATION_ADD;
+    each.want = 0;
+    each.counts = false;
+    each.per_tensor = NULL;
+    each.histogram = NULL;
+    const bool ran = run_pass(&each, cpu, bytes, false, found);
+    found->sum_squares = sum_squares;
+    return ran;
 }
 
 /* Makes the reports of tensors without elements: no chunk has them. */
