@@ -314,7 +314,7 @@ class GradScaler:
 
     @property
     def total_overflows(self) -> int:
-        """Updates with an overflow so far."""
+        """Updates with an overflow so far; an update that waits for the optimizer's thread does not count yet."""
         return self._scaler.total_overflows
 
     def _get(self, name: str, up_to_date: bool) -> Any:

@@ -432,6 +432,7 @@ def test_eight_producers_and_a_slow_optimizer_neither_stop_nor_lose_an_update(th
         values[which] = parameter_of(optimizer).item()
 
     in_threads(producers, produce)
+    scaler.get_growth_factor(up_to_date=True)  # waits for the last update
     alone = gradscaler.Scaler("roundpipe", init_scale=2.0**10, growth_interval=3)
     expected = []
     for overflow in overflows:
