@@ -148,7 +148,7 @@ gsc_status gsc_state_update(const gsc_exec *exec, const gsc_policy *policy, cons
     gsc_begin(err);
     gsc_exec full_exec;
     const gsc_backend *backend;
-    gsc_step step; /* clearing the policy before it is read takes a fifth of an update */
+    gsc_step step; /* clearing the policy before it is read takes a sixth of an update */
     GSC_TRY(gsc_exec_read(exec, &gsc_thread_backend, &full_exec, &backend, err));
     GSC_TRY(gsc_policy_read(policy, &step.policy, 1, err));
     GSC_REQUIRE(state, 2);
