@@ -114,7 +114,7 @@ static inline uint32_t gsc_policy_wants(const gsc_policy *policy)
 
 static inline int gsc_has_bad(const gsc_report *report)
 {
-    return report->nan_count != 0 || report->inf_count != 0;
+    return (report->nan_count | report->inf_count) != 0;
 }
 
 static inline int gsc_says_overflow(const gsc_report *report)
@@ -173,9 +173,8 @@ static inline int gsc_words_are_zero(const uint64_t *words, uint32_t n)
 #define GSC_FOR_REPORT_VALUES(X)                                                                   \
     X(kind, GSC_REPORT_FLAG, "0 to 4", r->kind <= GSC_REPORT_FLAG)                                 \
     X(flags, 0, "0", r->flags == 0)                                                                \
-    X(measured, GSC_WANT_ALL, "a union of the bits 1, 2 and 4", r->measured <= GSC_WANT_ALL)       \
-    X(measured, GSC_WANT_ALL, "0 in the report of a flag",                                         \
-      r->kind != GSC_REPORT_FLAG || r->measured == 0)                                              \
+    X(measured, GSC_WANT_ALL, "a union of the bits 1, 2 and 4, but 0 in the report of a flag",     \
+      r->measured <= (r->kind == GSC_REPORT_FLAG ? 0u : GSC_WANT_ALL))                             \
     X(number, NAN, "finite in the report of a number and 0 in others",                             \
       r->kind == GSC_REPORT_NUMBER ? isfinite(r->number) : r->number == 0)                         \
     X(sum_squares, NAN, "0 or above", !(r->sum_squares < 0))                                       \
@@ -262,14 +261,16 @@ static inline void gsc_report_add(gsc_report *to, const gsc_report *from)
 {
     if (from->amax > to->amax || isnan(from->amax))
         to->amax = from->amax;
-    if (gsc_has_bad(from) && !gsc_has_bad(to)) {
-        to->first_tensor = from->first_tensor;
-        to->first_element = from->first_element;
-        to->first_rank_plus_1 = from->first_rank_plus_1;
+    if (gsc_has_bad(from)) {
+        if (!gsc_has_bad(to)) {
+            to->first_tensor = from->first_tensor;
+            to->first_element = from->first_element;
+            to->first_rank_plus_1 = from->first_rank_plus_1;
+        }
+        to->nan_count = gsc_add_wrapping(to->nan_count, from->nan_count);
+        to->inf_count = gsc_add_wrapping(to->inf_count, from->inf_count);
     }
     to->elements = gsc_add_wrapping(to->elements, from->elements);
-    to->nan_count = gsc_add_wrapping(to->nan_count, from->nan_count);
-    to->inf_count = gsc_add_wrapping(to->inf_count, from->inf_count);
     to->underflows_to_zero = gsc_add_wrapping(to->underflows_to_zero, from->underflows_to_zero);
     to->underflows_to_subnormal =
         gsc_add_wrapping(to->underflows_to_subnormal, from->underflows_to_subnormal);
@@ -296,31 +297,33 @@ static inline gsc_status gsc_merged(const gsc_report *reports, uint64_t n, uint3
     gsc_report r;
     gsc_sum sum = {0, 0, 0};
     int overflow = 0;
-    if (gsc_first_mismatch(reports, n) < n)
-        return GSC_ERROR_MISMATCH;
+    uint64_t differ = 0;
     memset(&r, 0, sizeof r);
     r.kind = GSC_REPORT_MERGED;
     r.measured = merge == GSC_MERGE_ADDENDS && n > 0 ? GSC_WANT_UNDERFLOW : GSC_WANT_ALL;
     for (uint64_t i = 0; i < n; i++) {
         const gsc_report *report = &reports[i];
         if (gsc_report_values_status(report) != GSC_OK || report->kind == GSC_REPORT_NUMBER)
-            return GSC_ERROR_REPORT;
-        if (gsc_says_overflow(report) && !overflow && !gsc_has_bad(&r))
-            r.first_rank_plus_1 =
-                report->first_rank_plus_1; /* a later report that has counts replaces it */
+            return gsc_first_mismatch(reports, n) < n ? GSC_ERROR_MISMATCH : GSC_ERROR_REPORT;
+        if (gsc_says_overflow(report)) {
+            if (!overflow) /* a later report that has counts replaces it */
+                r.first_rank_plus_1 = report->first_rank_plus_1;
+            if (r.status == GSC_OK && report->status != GSC_OK) {
+                r.status = report->status;
+                r.status_rank_plus_1 = report->status_rank_plus_1;
+            }
+            overflow = 1;
+        }
         gsc_report_add(&r, report);
         gsc_sum_add(&sum, report->sum_squares);
-        overflow |= gsc_says_overflow(report);
         r.measured &= report->measured;
-        if (r.digest == 0)
-            r.digest = report->digest;
-        if (r.status == GSC_OK && report->status != GSC_OK) {
-            r.status = report->status;
-            r.status_rank_plus_1 = report->status_rank_plus_1;
-        }
-        if (r.generation == 0 || (report->generation != 0 && report->generation < r.generation))
+        r.digest |= report->digest; /* they are equal */
+        differ |= report->digest ^ reports->digest;
+        if (report->generation - 1 < r.generation - 1) /* 0: unknown */
             r.generation = report->generation;
     }
+    if (differ != 0 && gsc_first_mismatch(reports, n) < n)
+        return GSC_ERROR_MISMATCH;
     r.sum_squares = gsc_sum_total(&sum);
     if (!(r.measured & GSC_WANT_NORM))
         r.sum_squares = 0;

@@ -411,7 +411,7 @@ TEST_CASE("a report that no call leaves is refused wherever one is read", "[erro
         REPORT(clamped, -1, "0 or above"),
 #undef REPORT
         {"kind", "is 0: no call wrote the report", [](gsc_report &r) { r = gsc_report{}; }},
-        {"measured", "must be 0 in the report of a flag",
+        {"measured", "but 0 in the report of a flag",
          [](gsc_report &r) {
              r.kind = GSC_REPORT_FLAG;
              r.measured = GSC_WANT_NORM;
