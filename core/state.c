@@ -4,6 +4,21 @@
 
 #include "backend.h"
 
+/* Sets all but the policy, which the caller reads: to clear it takes a sixth of an update. */
+static void step_make(gsc_step *step, uint32_t kind, const gsc_report *reports, uint64_t n,
+                      void *out)
+{
+    step->kind = kind;
+    step->merge = 0;
+    step->has_policy = 0;
+    step->factor = NULL;
+    step->state = step->other = NULL;
+    step->reports = reports;
+    step->n = n;
+    step->number = 0;
+    step->out = out;
+}
+
 gsc_status gsc_report_merge(const gsc_exec *exec, const gsc_report *reports, uint64_t n,
                             uint32_t kind, const gsc_policy *policy, gsc_report *out,
                             gsc_error *err)
@@ -11,7 +26,9 @@ gsc_status gsc_report_merge(const gsc_exec *exec, const gsc_report *reports, uin
     gsc_begin(err);
     gsc_exec full_exec;
     const gsc_backend *backend;
-    gsc_step step = {.kind = GSC_STEP_MERGE, .merge = kind, .reports = reports, .n = n, .out = out};
+    gsc_step step;
+    step_make(&step, GSC_STEP_MERGE, reports, n, out);
+    step.merge = kind;
     GSC_TRY(gsc_exec_read(exec, &gsc_thread_backend, &full_exec, &backend, err));
     if (n > 0)
         GSC_REQUIRE(reports, 1);
@@ -148,22 +165,14 @@ gsc_status gsc_state_update(const gsc_exec *exec, const gsc_policy *policy, cons
     gsc_begin(err);
     gsc_exec full_exec;
     const gsc_backend *backend;
-    gsc_step step; /* clearing the policy before it is read takes a sixth of an update */
+    gsc_step step;
     GSC_TRY(gsc_exec_read(exec, &gsc_thread_backend, &full_exec, &backend, err));
     GSC_TRY(gsc_policy_read(policy, &step.policy, 1, err));
     GSC_REQUIRE(state, 2);
     GSC_REQUIRE(report, 3);
     GSC_REQUIRE(out, 4);
-    step.kind = GSC_STEP_UPDATE;
-    step.merge = 0;
-    step.has_policy = 0;
-    step.factor = NULL;
+    step_make(&step, GSC_STEP_UPDATE, report, 1, out);
     step.state = state;
-    step.other = NULL;
-    step.reports = report;
-    step.n = 1;
-    step.number = 0;
-    step.out = out;
     return backend->step(&full_exec, &step, err);
 }
 

@@ -103,6 +103,21 @@ static inline double gsc_sum_total(const gsc_sum *sum)
 
 /* ---- reports ---- */
 
+/* Bytes that a compiler copies as vectors: a memcpy of a whole report takes as long as a block. */
+enum { GSC_VECTOR = 64 };
+
+static inline void gsc_report_copy(gsc_report *to, const gsc_report *from)
+{
+    for (size_t i = 0; i < sizeof *to; i += GSC_VECTOR)
+        memcpy((char *)to + i, (const char *)from + i, GSC_VECTOR);
+}
+
+static inline void gsc_report_clear(gsc_report *report)
+{
+    for (size_t i = 0; i < sizeof *report; i += GSC_VECTOR)
+        memset((char *)report + i, 0, GSC_VECTOR);
+}
+
 #define GSC_WANT_ALL (GSC_WANT_NORM | GSC_WANT_AMAX | GSC_WANT_UNDERFLOW)
 
 /* Returns the measurements that a policy needs, as GSC_WANT_* bits. */
@@ -298,7 +313,7 @@ static inline gsc_status gsc_merged(const gsc_report *reports, uint64_t n, uint3
     gsc_sum sum = {0, 0, 0};
     int overflow = 0;
     uint64_t differ = 0;
-    memset(&r, 0, sizeof r);
+    gsc_report_clear(&r);
     r.kind = GSC_REPORT_MERGED;
     r.measured = merge == GSC_MERGE_ADDENDS && n > 0 ? GSC_WANT_UNDERFLOW : GSC_WANT_ALL;
     for (uint64_t i = 0; i < n; i++) {
@@ -337,7 +352,7 @@ static inline gsc_status gsc_merged(const gsc_report *reports, uint64_t n, uint3
             return GSC_ERROR_REPORT;
         gsc_set_overflow(&r, gsc_overflowed(policy, &r));
     }
-    *out = r;
+    gsc_report_copy(out, &r);
     return GSC_OK;
 }
 

@@ -48,23 +48,6 @@ typedef struct share {
     uint64_t begun;  /* index of that tensor; UINT64_MAX: there is none */
 } share;
 
-/* ---- reports of tensors ---- */
-
-/* Bytes that a compiler copies as vectors: a memcpy of a whole report takes as long as a block. */
-enum { VECTOR = 64 };
-
-static inline void copy_report(gsc_report *to, const gsc_report *from)
-{
-    for (size_t i = 0; i < sizeof *to; i += VECTOR)
-        memcpy((char *)to + i, (const char *)from + i, VECTOR);
-}
-
-static inline void clear_report(gsc_report *report)
-{
-    for (size_t i = 0; i < sizeof *report; i += VECTOR)
-        memset((char *)report + i, 0, VECTOR);
-}
-
 /* ---- shares ---- */
 
 /* The state of a thread that runs the chunks of a share. */
@@ -80,7 +63,7 @@ typedef struct runner {
 static inline gsc_report *begin_tensor(const gsc_pass *pass, uint64_t tensor)
 {
     gsc_report *report = &pass->per_tensor[tensor];
-    clear_report(report);
+    gsc_report_clear(report);
     report->kind = GSC_REPORT_TENSORS;
     report->measured = pass->want;
     report->generation = pass->generation;
@@ -216,7 +199,7 @@ static cursor run_chunks(const gsc_pass *pass, cursor at, uint64_t count, double
         r.plans[dtype].last = 0;
     }
     if (pass->per_tensor) {
-        clear_report(&share->rest);
+        gsc_report_clear(&share->rest);
         share->begun = at.chunk > 0 ? at.tensor : UINT64_MAX;
     }
     for (uint64_t done = 0; done < count;) {
@@ -269,7 +252,7 @@ static void run_share(batch *b, uint64_t task)
     gsc_report *all = b->all;
     if (b->tasks > 1) {
         all = &share->all;
-        clear_report(all);
+        gsc_report_clear(all);
     }
     const cursor after = run_chunks(b->pass, at, end - first, b->sums + first, share, all);
     if (task + 1 == b->tasks)
@@ -431,7 +414,7 @@ gsc_status gsc_cpu_tensors(const gsc_exec *exec, const gsc_job *job, gsc_error *
                                 job->bytes >= STREAM_BYTES,
                      .per_tensor = job->per_tensor,
                      .histogram = job->histogram ? histogram : NULL};
-    clear_report(&result);
+    gsc_report_clear(&result);
     if (!(job->operation == GSC_OPERATION_ADD ? check_and_add(&pass, cpu, job->bytes, &result)
                                               : run_pass(&pass, cpu, job->bytes, true, &result)))
         return gsc_fail_otherwise(err, GSC_ERROR_MEMORY, 0, "exec.context",
@@ -444,6 +427,6 @@ gsc_status gsc_cpu_tensors(const gsc_exec *exec, const gsc_job *job, gsc_error *
         return GSC_OK;
     result.elements = job->elements;
     gsc_report_finish(&result, job->want, pass.generation, job->policy);
-    copy_report(job->report, &result);
+    gsc_report_copy(job->report, &result);
     return GSC_OK;
 }

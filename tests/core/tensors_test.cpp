@@ -1309,24 +1309,27 @@ TEST_CASE("a call needs less stack than the header says, whatever the compiler",
     Tensors in;
     for (const Dtype &d : {f32, f32, f64})
         add_random(in, d.dtype, 70000, Kind::any, 1);
-    for (double scale : {65536.0, 1e39})
-        CHECK(stack_of([&] {
-                  const gsc_factor factor = factor_of(scale);
-                  const Tensors half = in.like({f16, f32, f64}), sums = in.like({f64});
-                  gsc_report report, each[3];
-                  int64_t histogram[GSC_HISTOGRAM_LENGTH];
-                  gsc_tensor_options all = wanting(want_all), clamping = all,
-                                     some = GSC_TENSOR_OPTIONS_INIT;
-                  all.per_tensor = clamping.per_tensor = each;
-                  all.histogram = clamping.histogram = histogram;
-                  clamping.clamp = 1;
-                  for (const gsc_tensor_options *options : {&all, &clamping, &some})
-                      for (const Tensors *out : {&half, static_cast<const Tensors *>(&in)})
-                          gsc_unscale(nullptr, &factor, in.data(), out->data(), 3, options, &report,
-                                      nullptr);
-                  gsc_unscale_accumulate(nullptr, &factor, in.data(), sums.data(), 3, &all, &report,
-                                         nullptr);
-              }) < most + start);
+    for (double scale : {65536.0, 1e39}) {
+        const auto call = [&] {
+            const gsc_factor factor = factor_of(scale);
+            const Tensors half = in.like({f16, f32, f64}), sums = in.like({f64});
+            gsc_report report, each[3];
+            int64_t histogram[GSC_HISTOGRAM_LENGTH];
+            gsc_tensor_options all = wanting(want_all), clamping = all,
+                               some = GSC_TENSOR_OPTIONS_INIT;
+            all.per_tensor = clamping.per_tensor = each;
+            all.histogram = clamping.histogram = histogram;
+            clamping.clamp = 1;
+            for (const gsc_tensor_options *options : {&all, &clamping, &some})
+                for (const Tensors *out : {&half, static_cast<const Tensors *>(&in)})
+                    gsc_unscale(nullptr, &factor, in.data(), out->data(), 3, options, &report,
+                                nullptr);
+            gsc_unscale_accumulate(nullptr, &factor, in.data(), sums.data(), 3, &all, &report,
+                                   nullptr);
+        };
+        call();
+        CHECK(stack_of(call) < most + start);
+    }
 }
 #endif
 
