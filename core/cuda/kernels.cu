@@ -349,7 +349,7 @@ typedef struct thread_partial {
     alignas(16) double wide[4]; /* aligned: loaded and stored as vectors */
     float narrow[4];
     double amax;
-    uint64_t largest; /* |bits| of a product, if it is above amax */
+    uint64_t largest; /* the largest |bits| of products, beside amax, of full and quick */
     uint32_t counts[GSC_CUDA_COUNTS];
     uint32_t units; /* further counts, in the units of full */
     uint32_t first; /* position in the chunk of the first that is not finite */
@@ -709,9 +709,9 @@ template <uint32_t u> INLINED void quick_store(const narrow &out, const float (&
         out.store(x[2 * k]) | out.store(x[2 * k + 1]) << 8 * out.size;
     if (out.size == 1) {
         pairs[0] |= pairs[1] << 16;
-        store_words<1, 0>(pairs, to);
+        store_words<1, 0>(pairs, to + GSC_LANES * u);
     } else {
-        store_words<2, 0>(pairs, to);
+        store_words<2, 0>(pairs, to + 2 * GSC_LANES * u);
     }
 }
 
@@ -773,9 +773,9 @@ template <class In, class Out, bool adds> INLINED void quick_steps(thread_tile *
             issue_all(old);
         }
         issue_all(in);
-        const uint32_t loaded = row + step;
-        ONE_BY_ONE do
-        {
+        uint32_t loaded = row + step;
+        asm("" : "+r"(loaded)); /* unknown, so that the loop is not unrolled */
+        do {
             finite = quick_rows<In, Out, adds, part>(
                 in, old, out, to + (uint64_t)row * (GSC_LANES * out.size), writes, sum, m, norm);
             if (!finite)
@@ -787,9 +787,7 @@ template <class In, class Out, bool adds> INLINED void quick_steps(thread_tile *
                     old[u - part] = old[u];
             }
             row += part;
-        }
-        while (row < loaded)
-            ;
+        } while (row < loaded);
     }
     sum.put(&tile->partial);
     tile->row = row;
@@ -1396,7 +1394,7 @@ KERNEL(chunks)
         shared_add(&s.counts[k], partial.counts[k]);
     if (partial.first != ~(uint32_t)0)
         shared_min(&s.first, partial.first);
-    ONE_BY_ONE for (bool wide = in_double;; wide = true)
+    ONE_BY_ONE for (bool wide = in_double;; wide = true) /* the double sums only if needed */
     {
         lane_sums lanes = {{}, partial.amax};
         UNROLLED for (uint32_t k = 0; k < 4; k++) lanes.sums[k] =
@@ -1408,10 +1406,12 @@ KERNEL(chunks)
             s.amax[b] = lanes.amax;
         }
         __syncthreads();
-        bool trusted = true;
-        ONE_BY_ONE for (uint32_t i = 0; !wide && i * GSC_BLOCK < n; i++) trusted &=
-            is_trusted(s.narrow[i]);
-        if (trusted)
+        bool done = true;
+        ONE_BY_ONE for (uint32_t i = 0; !wide && i * GSC_BLOCK < n; i++)
+        {
+            done &= is_trusted(s.narrow[i]);
+        }
+        if (done)
             break;
     }
     if (t == 0)
