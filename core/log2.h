@@ -9,6 +9,13 @@
 
 #include "convert.h"
 
+/* Keeps the code of a device small, which one thread runs. */
+#ifdef __CUDA_ARCH__
+#define GSC_ROLLED _Pragma("unroll 1")
+#else
+#define GSC_ROLLED
+#endif
+
 /* Returns 2^n for n from -1022 to 1023. */
 static inline double gsc_power_of_two(int n)
 {
@@ -40,8 +47,7 @@ static inline double gsc_log2(double x)
     }
     const double f = gsc_double(bits) - 1.0, s = f / (2.0 + f), z = s * s, half = 0.5 * f * f;
     double series = 0;
-    for (int k = 23; k >= 3; k -= 2)
-        series = series * z + 2.0 / k;
+    GSC_ROLLED for (int k = 23; k >= 3; k -= 2) series = series * z + 2.0 / k;
     const double rest = s * (half + series * z);
     const double high = gsc_double(gsc_double_bits(f - half) & ~(uint64_t)0xffffffff);
     const double low = ((f - high) - half) + rest;
@@ -61,8 +67,7 @@ static inline double gsc_exp2(double x)
     const int n = (int)(x < 0 ? x - 0.5 : x + 0.5);
     const double r = x - (double)n, t = r * ln2;
     double series = 0; /* (e^t - 1 - t) / t^2 */
-    for (int k = 14; k >= 2; k--)
-        series = (series * t + 1.0) / k;
+    GSC_ROLLED for (int k = 14; k >= 2; k--) series = (series * t + 1.0) / k;
     const double e = 1.0 + (t + (t * (t * series) + r * ln2_low));
     return e * gsc_power_of_two(n / 2) * gsc_power_of_two(n - n / 2);
 }

@@ -98,12 +98,20 @@ static inline double gsc_min_scale(const gsc_policy *p)
     return p->min_scale == 0.0 ? 0.0 : gsc_rounded_limit(p, p->min_scale, 1);
 }
 
+/* Returns x, or the ceiling if it is enforced and x is above it. */
+static inline double gsc_below_ceiling(const gsc_policy *p, double x)
+{
+    if (p->ceiling_rule != GSC_LIMIT_ENFORCE)
+        return x;
+    double ceiling = gsc_max_scale(p);
+    return x > ceiling ? ceiling : x;
+}
+
 static inline double gsc_back_off(const gsc_policy *p, gsc_state *s, double old)
 {
-    double growth = gsc_growth_factor(p);
-    double new_scale = p->backoff_factor == 0.0
-                           ? gsc_rounded(p, old / gsc_rounded_factor(p, growth))
-                           : gsc_rounded(p, old * gsc_rounded_factor(p, p->backoff_factor));
+    const int divides = p->backoff_factor == 0.0;
+    double factor = gsc_rounded_factor(p, divides ? gsc_growth_factor(p) : p->backoff_factor);
+    double new_scale = gsc_rounded(p, divides ? old / factor : old * factor);
     s->steps_since_change = 0;
     if (p->overflow_reset & GSC_RESET_ON_BACKOFF)
         s->overflows_since_reset = 0;
@@ -332,10 +340,11 @@ static inline double gsc_policy_step(const gsc_policy *p, gsc_state *s, int over
         scale = gsc_back_off_or_grow(p, s, overflow, old);
     else if (overflow || amax > 0.0)
         scale = gsc_predict(p, s, overflow ? p->overflow_sample_log2 : gsc_log2(amax));
-    if (p->ceiling_rule == GSC_LIMIT_ENFORCE && scale > gsc_max_scale(p))
-        scale = gsc_max_scale(p);
-    if (p->floor_rule == GSC_LIMIT_ENFORCE && scale < gsc_min_scale(p))
-        scale = gsc_min_scale(p);
+    scale = gsc_below_ceiling(p, scale);
+    if (p->floor_rule == GSC_LIMIT_ENFORCE) {
+        double floor = gsc_min_scale(p);
+        scale = scale < floor ? floor : scale;
+    }
     scale = gsc_rounded(p, scale);
     s->events |= scale > old ? GSC_EVENT_GREW : scale < old ? GSC_EVENT_BACKED_OFF : 0u;
     s->total_growths += scale > old;

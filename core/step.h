@@ -29,14 +29,41 @@ typedef struct gsc_step {
     uint32_t kind;       /* enum gsc_step_kind */
     uint32_t merge;      /* GSC_MERGE_* */
     uint64_t has_policy; /* 1: a merge or a stamp has a policy; it decides a merge's overflow */
-    gsc_policy policy;
     const gsc_factor *factor;
     const gsc_state *state, *other;
     const gsc_report *reports;
     uint64_t n; /* number of reports; for a stamp, the rank */
     double number;
     void *out;
+    gsc_policy policy; /* the last: later versions add fields to it */
 } gsc_step;
+
+/*
+ * Copies a report or state, unless it stays in place. A compiler copies 64 bytes as vectors; a
+ * memcpy of the whole takes as long as a block of numbers. On a device it copies byte by byte, or
+ * needs two lines for each word.
+ */
+static inline void gsc_copy(void *to, const void *from, size_t size)
+{
+#ifdef __CUDA_ARCH__
+    GSC_ROLLED for (size_t i = 0; i < size / 8; i++)
+    {
+        ((uint64_t *)to)[i] = ((const uint64_t *)from)[i];
+        __asm__ volatile("" ::: "memory"); /* not made a memcpy; and words may alias fields */
+    }
+#else
+    if (to == from)
+        return;
+    for (size_t i = 0; i < size; i += 64)
+        memcpy((char *)to + i, (const char *)from + i, 64);
+#endif
+}
+
+static inline void gsc_clear(void *to, size_t size)
+{
+    for (size_t i = 0; i < size; i += 64)
+        memset((char *)to + i, 0, 64);
+}
 
 /* ---- factors ---- */
 
@@ -103,21 +130,6 @@ static inline double gsc_sum_total(const gsc_sum *sum)
 
 /* ---- reports ---- */
 
-/* Bytes that a compiler copies as vectors: a memcpy of a whole report takes as long as a block. */
-enum { GSC_VECTOR = 64 };
-
-static inline void gsc_report_copy(gsc_report *to, const gsc_report *from)
-{
-    for (size_t i = 0; i < sizeof *to; i += GSC_VECTOR)
-        memcpy((char *)to + i, (const char *)from + i, GSC_VECTOR);
-}
-
-static inline void gsc_report_clear(gsc_report *report)
-{
-    for (size_t i = 0; i < sizeof *report; i += GSC_VECTOR)
-        memset((char *)report + i, 0, GSC_VECTOR);
-}
-
 #define GSC_WANT_ALL (GSC_WANT_NORM | GSC_WANT_AMAX | GSC_WANT_UNDERFLOW)
 
 /* Returns the measurements that a policy needs, as GSC_WANT_* bits. */
@@ -177,8 +189,7 @@ static inline void gsc_report_failed(gsc_report *report, gsc_status status)
 static inline int gsc_words_are_zero(const uint64_t *words, uint32_t n)
 {
     uint64_t any = 0;
-    for (uint32_t i = 0; i < n; i++)
-        any |= words[i];
+    GSC_ROLLED for (uint32_t i = 0; i < n; i++) any |= words[i];
     return any == 0;
 }
 #define GSC_RESERVED_IS_ZERO(s)                                                                    \
@@ -313,7 +324,7 @@ static inline gsc_status gsc_merged(const gsc_report *reports, uint64_t n, uint3
     gsc_sum sum = {0, 0, 0};
     int overflow = 0;
     uint64_t differ = 0;
-    gsc_report_clear(&r);
+    gsc_clear(&r, sizeof r);
     r.kind = GSC_REPORT_MERGED;
     r.measured = merge == GSC_MERGE_ADDENDS && n > 0 ? GSC_WANT_UNDERFLOW : GSC_WANT_ALL;
     for (uint64_t i = 0; i < n; i++) {
@@ -352,7 +363,7 @@ static inline gsc_status gsc_merged(const gsc_report *reports, uint64_t n, uint3
             return GSC_ERROR_REPORT;
         gsc_set_overflow(&r, gsc_overflowed(policy, &r));
     }
-    gsc_report_copy(out, &r);
+    gsc_copy(out, &r, sizeof r);
     return GSC_OK;
 }
 
@@ -452,27 +463,25 @@ static inline void gsc_set_skip(gsc_state *s)
 static inline gsc_status gsc_state_made(const gsc_policy *policy, const gsc_state *from,
                                         gsc_state *out)
 {
-    gsc_state s;
     double scale = policy->init_scale == 0 ? 1.0 : policy->init_scale;
     uint64_t generation = 1;
-    if (policy->ceiling_rule == GSC_LIMIT_ENFORCE && scale > gsc_max_scale(policy))
-        scale = gsc_max_scale(policy);
-    memset(&s, 0, sizeof s);
-    s.log2_zero_weight = s.log2_slow_zero_weight = 1;
     if (from) {
         if (!(from->factor.scale >= 0) || gsc_state_values_status(from) != GSC_OK)
             return GSC_ERROR_STATE;
-        s = *from;
         scale = from->factor.scale;
         generation = from->next.generation + 1;
+        gsc_copy(out, from, sizeof *out);
+    } else {
+        scale = gsc_below_ceiling(policy, scale);
+        gsc_clear(out, sizeof *out);
+        out->log2_zero_weight = out->log2_slow_zero_weight = 1;
     }
-    s.factor = s.next = gsc_factor_of(gsc_rounded(policy, scale), generation);
-    s.events = 0;
-    s.status = GSC_OK;
-    s.guard_multiplier = 1;
-    s.guard_value = s.guard_threshold = 0;
-    gsc_set_skip(&s);
-    *out = s;
+    out->factor = out->next = gsc_factor_of(gsc_rounded(policy, scale), generation);
+    out->events = 0;
+    out->status = GSC_OK;
+    out->guard_multiplier = 1;
+    out->guard_value = out->guard_threshold = 0;
+    gsc_set_skip(out);
     return GSC_OK;
 }
 
@@ -483,9 +492,7 @@ static inline gsc_status gsc_updated(const gsc_policy *policy, const gsc_state *
         return GSC_ERROR_STATE;
     if (gsc_report_status(policy, report) != GSC_OK)
         return GSC_ERROR_REPORT;
-    /* Nothing fails from here on, and the caller's struct needs no copy. */
-    if (out != state)
-        *out = *state;
+    gsc_copy(out, state, sizeof *out);
     const gsc_factor next = out->next;
     const int stale = report->generation != 0 && report->generation != out->factor.generation;
     const double newest = gsc_policy_step(policy, out, gsc_overflowed(policy, report), report->amax,
@@ -506,20 +513,23 @@ static inline gsc_status gsc_updated(const gsc_policy *policy, const gsc_state *
 static inline gsc_status gsc_decisions_combined(const gsc_state *state, const gsc_state *other,
                                                 gsc_state *out)
 {
-    gsc_state s = *state;
     if (gsc_state_status(state) != GSC_OK || gsc_state_status(other) != GSC_OK)
         return GSC_ERROR_STATE;
-    s.events |= other->events & GSC_EVENTS_OF_STEP;
-    if (s.status == GSC_OK)
-        s.status = other->status;
-    gsc_set_skip(&s);
-    if (s.events & GSC_EVENT_SKIPPED)
-        s.events &= ~GSC_EVENT_CLIPPED;
-    else if (other->events & GSC_EVENT_CLIPPED &&
-             !(state->events & GSC_EVENT_CLIPPED &&
-               state->guard_multiplier < other->guard_multiplier))
-        s.guard_multiplier = other->guard_multiplier;
-    *out = s;
+    /* Read before it is written: `out` may be `other`. */
+    const uint32_t events = other->events;
+    const double multiplier = other->guard_multiplier;
+    const gsc_status status = other->status;
+    gsc_copy(out, state, sizeof *out);
+    const int clips_more = events & GSC_EVENT_CLIPPED &&
+                           !(out->events & GSC_EVENT_CLIPPED && out->guard_multiplier < multiplier);
+    out->events |= events & GSC_EVENTS_OF_STEP;
+    if (out->status == GSC_OK)
+        out->status = status;
+    gsc_set_skip(out);
+    if (out->events & GSC_EVENT_SKIPPED)
+        out->events &= ~GSC_EVENT_CLIPPED;
+    else if (clips_more)
+        out->guard_multiplier = multiplier;
     return GSC_OK;
 }
 
@@ -537,69 +547,60 @@ static inline gsc_status gsc_factor_guarded(const gsc_factor *factor, const gsc_
 
 /* ---- agreement ---- */
 
-/*
- * Mixes a word into a digest. The mixing is one to one: if exactly one word differs, the digests
- * differ. If more words differ, the digests are equal with a probability of 2^-64.
- */
-static inline void gsc_digest_add(uint64_t *digest, uint64_t word)
+static inline uint64_t gsc_number_word(double x)
 {
-    *digest = (*digest ^ word) * 0x9E3779B97F4A7C15u;
-    *digest ^= *digest >> 32;
+    return gsc_double_bits(x + 0.0); /* -0 is 0 */
 }
 
-static inline void gsc_digest_add_number(uint64_t *digest, double x)
+/*
+ * Mixes words into a digest. The mixing is one to one: if exactly one word differs, the digests
+ * differ. If more words differ, the digests are equal with a probability of 2^-64.
+ */
+static inline uint64_t gsc_digest_mixed(uint64_t digest, const uint64_t *words, size_t n)
 {
-    uint64_t bits;
-    x += 0.0; /* -0 is 0 */
-    memcpy(&bits, &x, sizeof bits);
-    gsc_digest_add(digest, bits);
+    GSC_ROLLED for (size_t i = 0; i < n; i++)
+    {
+        digest = (digest ^ words[i]) * 0x9E3779B97F4A7C15u;
+        digest ^= digest >> 32;
+    }
+    return digest;
 }
 
 /* Returns a digest of all that decides later steps, never 0. A default counts as its value. */
 static inline uint64_t gsc_digest(const gsc_policy *p, const gsc_state *s)
 {
+    const int guards = !p || gsc_guards(p);
     uint64_t digest = (uint64_t)(p != NULL) << 1 | (uint64_t)(s != NULL);
     if (p) {
-        const double numbers[] = {
-            gsc_growth_factor(p),  p->backoff_factor,      gsc_max_scale(p), gsc_min_scale(p),
-            p->overflow_tolerance, p->target_amax,         p->log2_decay,    p->log2_slow_decay,
-            p->log2_margin_sigmas, p->overflow_sample_log2};
-        const uint64_t words[] = {p->arithmetic,         p->growth_interval,     p->growth_rule,
-                                  p->growth_extra_steps, p->ceiling_rule,        p->floor_rule,
-                                  p->overflow_test,      p->overflow_reset,      gsc_hysteresis(p),
-                                  p->apply_delay,        p->max_failed_backoffs, p->quirks};
-        for (uint32_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
-            gsc_digest_add_number(&digest, numbers[i]);
-        for (uint32_t i = 0; i < sizeof words / sizeof *words; i++)
-            gsc_digest_add(&digest, words[i]);
-        if (gsc_guards(p)) {
-            gsc_digest_add_number(&digest, p->guard_norm);
-            gsc_digest_add_number(&digest, p->guard_ratio);
-            gsc_digest_add_number(&digest, p->guard_sigmas);
-            gsc_digest_add_number(&digest, p->guard_decay);
-            gsc_digest_add_number(&digest, p->guard_init_mean);
-            gsc_digest_add(&digest, p->guard_warmup);
-            gsc_digest_add(&digest, p->guard_max_in_a_row);
-            gsc_digest_add(&digest, (uint64_t)p->guard_sample << 32 | p->guard_flags);
-        }
+        const uint64_t words[] = {
+            gsc_number_word(gsc_growth_factor(p)), gsc_number_word(p->backoff_factor),
+            gsc_number_word(gsc_max_scale(p)), gsc_number_word(gsc_min_scale(p)),
+            gsc_number_word(p->overflow_tolerance), gsc_number_word(p->target_amax),
+            gsc_number_word(p->log2_decay), gsc_number_word(p->log2_slow_decay),
+            gsc_number_word(p->log2_margin_sigmas), gsc_number_word(p->overflow_sample_log2),
+            p->arithmetic, p->growth_interval, p->growth_rule, p->growth_extra_steps,
+            p->ceiling_rule, p->floor_rule, p->overflow_test, p->overflow_reset, gsc_hysteresis(p),
+            p->apply_delay, p->max_failed_backoffs, p->quirks,
+            /* only of a guard */
+            gsc_number_word(p->guard_norm), gsc_number_word(p->guard_ratio),
+            gsc_number_word(p->guard_sigmas), gsc_number_word(p->guard_decay),
+            gsc_number_word(p->guard_init_mean), p->guard_warmup, p->guard_max_in_a_row,
+            (uint64_t)p->guard_sample << 32 | p->guard_flags};
+        digest = gsc_digest_mixed(digest, words, sizeof words / sizeof *words - (guards ? 0 : 8));
     }
     if (s) {
-        const double numbers[] = {
-            s->factor.scale,     s->next.scale,       s->factor.inverse,
-            s->next.inverse,     s->log2_mean,        s->log2_slow_mean,
-            s->log2_mean_square, s->log2_zero_weight, s->log2_slow_zero_weight};
-        const int64_t counts[] = {s->good_steps, s->steps_since_change, s->overflows_since_reset,
-                                  s->failed_backoffs};
-        for (uint32_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
-            gsc_digest_add_number(&digest, numbers[i]);
-        for (uint32_t i = 0; i < sizeof counts / sizeof *counts; i++)
-            gsc_digest_add(&digest, (uint64_t)counts[i]);
-        if (!p || gsc_guards(p)) {
-            gsc_digest_add_number(&digest, s->guard_mean);
-            gsc_digest_add_number(&digest, s->guard_variance);
-            gsc_digest_add(&digest, (uint64_t)s->guard_count);
-            gsc_digest_add(&digest, (uint64_t)s->guard_in_a_row);
-        }
+        const uint64_t words[] = {
+            gsc_number_word(s->factor.scale), gsc_number_word(s->next.scale),
+            gsc_number_word(s->factor.inverse), gsc_number_word(s->next.inverse),
+            gsc_number_word(s->log2_mean), gsc_number_word(s->log2_slow_mean),
+            gsc_number_word(s->log2_mean_square), gsc_number_word(s->log2_zero_weight),
+            gsc_number_word(s->log2_slow_zero_weight), (uint64_t)s->good_steps,
+            (uint64_t)s->steps_since_change, (uint64_t)s->overflows_since_reset,
+            (uint64_t)s->failed_backoffs,
+            /* only of a guard */
+            gsc_number_word(s->guard_mean), gsc_number_word(s->guard_variance),
+            (uint64_t)s->guard_count, (uint64_t)s->guard_in_a_row};
+        digest = gsc_digest_mixed(digest, words, sizeof words / sizeof *words - (guards ? 0 : 4));
     }
     return digest == 0 ? 1 : digest;
 }
@@ -608,14 +609,13 @@ static inline uint64_t gsc_digest(const gsc_policy *p, const gsc_state *s)
 static inline gsc_status gsc_stamped(const gsc_report *report, const gsc_policy *policy,
                                      const gsc_state *state, uint64_t rank, gsc_report *out)
 {
-    gsc_report r = *report;
     if (gsc_report_values_status(report) != GSC_OK)
         return GSC_ERROR_REPORT;
     if (state && gsc_state_status(state) != GSC_OK)
         return GSC_ERROR_STATE;
-    r.digest = policy || state ? gsc_digest(policy, state) : 0;
-    r.status_rank_plus_1 = r.first_rank_plus_1 = (uint32_t)rank + 1;
-    *out = r;
+    gsc_copy(out, report, sizeof *out);
+    out->digest = policy || state ? gsc_digest(policy, state) : 0;
+    out->status_rank_plus_1 = out->first_rank_plus_1 = (uint32_t)rank + 1;
     return GSC_OK;
 }
 
@@ -652,32 +652,32 @@ static inline void gsc_step_failed(const gsc_step *p, gsc_status status)
     case GSC_STEP_MULTIPLY:
     case GSC_STEP_GUARD:
     case GSC_STEP_CLIP: /* a factor has no status: write one that all calls refuse */
-        memset(p->out, 0, sizeof(gsc_factor));
+        memset((gsc_factor *)p->out, 0, sizeof(gsc_factor));
         break;
     case GSC_STEP_MERGE: {
-        gsc_report report;
-        memset(&report, 0, sizeof report);
-        gsc_report_failed(&report, status);
-        if (status == GSC_ERROR_MISMATCH)
-            report.status_rank_plus_1 =
-                p->reports[gsc_first_mismatch(p->reports, p->n)].status_rank_plus_1;
-        *(gsc_report *)p->out = report;
+        gsc_report *report = (gsc_report *)p->out;
+        const uint64_t first = gsc_first_mismatch(p->reports, p->n);
+        const uint32_t rank_plus_1 =
+            status == GSC_ERROR_MISMATCH ? p->reports[first].status_rank_plus_1 : 0;
+        gsc_clear(report, sizeof *report);
+        gsc_report_failed(report, status);
+        report->status_rank_plus_1 = rank_plus_1;
         break;
     }
     case GSC_STEP_SET_RANK: { /* digest 0 agrees with all: the overflow already stops the step */
-        gsc_report report = *p->reports;
-        gsc_report_failed(&report, status);
-        report.digest = 0;
-        report.status_rank_plus_1 = report.first_rank_plus_1 = (uint32_t)p->n + 1;
-        *(gsc_report *)p->out = report;
+        gsc_report *report = (gsc_report *)p->out;
+        gsc_copy(report, p->reports, sizeof *report);
+        gsc_report_failed(report, status);
+        report->digest = 0;
+        report->status_rank_plus_1 = report->first_rank_plus_1 = (uint32_t)p->n + 1;
         break;
     }
     default: {
-        gsc_state state = *p->state;
-        state.status = status;
-        state.events = GSC_EVENT_SKIPPED;
-        gsc_set_skip(&state);
-        *(gsc_state *)p->out = state;
+        gsc_state *state = (gsc_state *)p->out;
+        gsc_copy(state, p->state, sizeof *state);
+        state->status = status;
+        state->events = GSC_EVENT_SKIPPED;
+        gsc_set_skip(state);
     }
     }
 }

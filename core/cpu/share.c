@@ -63,7 +63,7 @@ typedef struct runner {
 static inline gsc_report *begin_tensor(const gsc_pass *pass, uint64_t tensor)
 {
     gsc_report *report = &pass->per_tensor[tensor];
-    gsc_report_clear(report);
+    gsc_clear(report, sizeof *report);
     report->kind = GSC_REPORT_TENSORS;
     report->measured = pass->want;
     report->generation = pass->generation;
@@ -199,7 +199,7 @@ static cursor run_chunks(const gsc_pass *pass, cursor at, uint64_t count, double
         r.plans[dtype].last = 0;
     }
     if (pass->per_tensor) {
-        gsc_report_clear(&share->rest);
+        gsc_clear(&share->rest, sizeof share->rest);
         share->begun = at.chunk > 0 ? at.tensor : UINT64_MAX;
     }
     for (uint64_t done = 0; done < count;) {
@@ -252,7 +252,7 @@ static void run_share(batch *b, uint64_t task)
     gsc_report *all = b->all;
     if (b->tasks > 1) {
         all = &share->all;
-        gsc_report_clear(all);
+        gsc_clear(all, sizeof *all);
     }
     const cursor after = run_chunks(b->pass, at, end - first, b->sums + first, share, all);
     if (task + 1 == b->tasks)
@@ -414,7 +414,7 @@ gsc_status gsc_cpu_tensors(const gsc_exec *exec, const gsc_job *job, gsc_error *
                                 job->bytes >= STREAM_BYTES,
                      .per_tensor = job->per_tensor,
                      .histogram = job->histogram ? histogram : NULL};
-    gsc_report_clear(&result);
+    gsc_clear(&result, sizeof result);
     if (!(job->operation == GSC_OPERATION_ADD ? check_and_add(&pass, cpu, job->bytes, &result)
                                               : run_pass(&pass, cpu, job->bytes, true, &result)))
         return gsc_fail_otherwise(err, GSC_ERROR_MEMORY, 0, "exec.context",
@@ -427,6 +427,6 @@ gsc_status gsc_cpu_tensors(const gsc_exec *exec, const gsc_job *job, gsc_error *
         return GSC_OK;
     result.elements = job->elements;
     gsc_report_finish(&result, job->want, pass.generation, job->policy);
-    gsc_report_copy(job->report, &result);
+    gsc_copy(job->report, &result, sizeof result);
     return GSC_OK;
 }

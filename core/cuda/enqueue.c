@@ -3,6 +3,7 @@
  * The table of operations of a CUDA device, and the launches of each call. A call only launches
  * kernels; the host does not wait between launches.
  */
+#include <stddef.h>
 #include <string.h>
 
 #include "driver.h"
@@ -194,17 +195,10 @@ static gsc_status step(const gsc_exec *exec, const gsc_step *step, gsc_error *er
     GSC_TRY(align_check(step->other, 2, "other", err));
     GSC_TRY(align_check(step->reports, reports, arguments[step->kind].reports_name, err));
     GSC_TRY(align_check(step->out, arguments[step->kind].out - starts, "out", err));
-    const gsc_cuda_step_parameter p = {.kind = step->kind,
-                                       .merge = step->merge,
-                                       .has_policy = step->has_policy,
-                                       .factor = step->factor,
-                                       .state = step->state,
-                                       .other = step->other,
-                                       .reports = step->reports,
-                                       .n = step->n,
-                                       .number = step->number,
-                                       .out = step->out,
-                                       .policy = policy_of(&step->policy)};
+    gsc_cuda_step_parameter p;
+    _Static_assert(offsetof(gsc_cuda_step_parameter, policy) == offsetof(gsc_step, policy),
+                   "a step is passed as it is, without the policy's end");
+    memcpy(&p, step, sizeof p);
     return gsc_cuda_launch(exec, GSC_CUDA_step, 1, 1, &p, err);
 }
 

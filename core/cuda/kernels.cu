@@ -129,10 +129,26 @@ DEVICE bf16_bits bf16_quick_store(float x)
 #define f64_quick_store f64_from_double
 
 /*
+ * Rounds to a dtype of `size` bytes. Rounds the bits of a normal number. To a subnormal number it
+ * adds a float that has the last bit of the result: the addition rounds.
+ */
+DEVICE uint32_t quick_round(float x, uint32_t size, uint32_t mantissa, uint32_t bias,
+                            uint32_t infinity)
+{
+    const uint32_t bits = gsc_float_bits(x), magnitude = bits & 0x7fffffffu;
+    const uint32_t shift = 23 - mantissa, least = (128 - bias) << 23;
+    const uint32_t sum_to = (151 - bias - mantissa) << 23;
+    const uint32_t rounded = magnitude + ((1u << (shift - 1)) - 1) + (magnitude >> shift & 1);
+    uint32_t result = (rounded >> shift) - ((127 - bias) << mantissa);
+    result = result < infinity ? result : infinity;
+    if (magnitude < least)
+        result = gsc_float_bits(gsc_float(magnitude) + gsc_float(sum_to)) - sum_to;
+    return bits >> 31 << (8 * size - 1) | result;
+}
+
+/*
  * Loading multiplies by 2^(difference of the exponent biases), which is exact; it makes a number of
- * what is not finite, which quad::lost finds in a word at a time. Storing rounds the
- * bits of a normal number. To a subnormal number it adds a float that has the last bit of the
- * result: the addition rounds.
+ * what is not finite, which quad::lost finds in a word at a time.
  */
 #define QUICK_NARROW(dtype)                                                                        \
     QUICK_STORE(dtype)                                                                             \
@@ -146,15 +162,8 @@ DEVICE bf16_bits bf16_quick_store(float x)
 #define QUICK_STORE(dtype)                                                                         \
     DEVICE dtype##_bits dtype##_quick_store(float x)                                               \
     {                                                                                              \
-        const uint32_t bits = gsc_float_bits(x), magnitude = bits & 0x7fffffffu;                   \
-        const uint32_t shift = 23 - dtype##_MANTISSA, least = (128u - dtype##_BIAS) << 23;         \
-        const uint32_t sum_to = (151u - dtype##_BIAS - dtype##_MANTISSA) << 23;                    \
-        const uint32_t rounded = magnitude + ((1u << (shift - 1)) - 1) + (magnitude >> shift & 1); \
-        uint32_t result = (rounded >> shift) - ((127u - dtype##_BIAS) << dtype##_MANTISSA);        \
-        result = result < dtype##_INF ? result : dtype##_INF;                                      \
-        if (magnitude < least)                                                                     \
-            result = gsc_float_bits(gsc_float(magnitude) + gsc_float(sum_to)) - sum_to;            \
-        return (dtype##_bits)(bits >> 31 << (8 * sizeof(dtype##_bits) - 1) | result);              \
+        return (dtype##_bits)quick_round(x, sizeof(dtype##_bits), dtype##_MANTISSA, dtype##_BIAS,  \
+                                         dtype##_INF);                                             \
     }
 QUICK_NARROW(f8_e4m3fn)
 QUICK_NARROW(cb16)
@@ -206,6 +215,9 @@ static __constant__ const dtype dtypes[] = {
         static constexpr uint64_t overflow = name##_OVERFLOW;                                      \
         static constexpr bool loses_infinity = number == gsc_f8_e4m3fn || number == gsc_cb16;      \
         static constexpr bits sign = (bits)((bits)1 << (8 * sizeof(bits) - 1));                    \
+        __inline__ __device__ explicit name(const dtype & = dtypes[number])                        \
+        {                                                                                          \
+        }                                                                                          \
         static __inline__ __device__ real load(bits x)                                             \
         {                                                                                          \
             return name##_quick_load(x);                                                           \
@@ -217,6 +229,23 @@ static __constant__ const dtype dtypes[] = {
     };
 GSC_FOR_DTYPES(TYPE)
 
+/* f8_e4m3fn, f8_e5m2 or cb16 as an output: one copy of the code finds out which when it runs. */
+struct narrow {
+    typedef cb16_bits bits; /* the most bits */
+    static constexpr uint32_t number = gsc_dtypes;
+    uint32_t size, mantissa, bias, infinity, overflow;
+
+    __inline__ __device__ explicit narrow(const dtype &out)
+        : size(out.size), mantissa(out.mantissa), bias(out.bias), infinity((uint32_t)out.infinity),
+          overflow((uint32_t)out.overflow)
+    {
+    }
+    __inline__ __device__ uint32_t store(float x) const
+    {
+        return quick_round(x, size, mantissa, bias, infinity);
+    }
+};
+
 DEVICE uint64_t magnitude_of(uint32_t type, uint64_t bits)
 {
     return bits & ~(uint64_t)0 >> (65 - 8 * dtypes[type].size);
@@ -227,8 +256,7 @@ DEVICE uint64_t read_bits(uint32_t type, const unsigned char *from)
     uint64_t bits = 0;
     const uint32_t size = dtypes[type].size;
     if (((uintptr_t)from & (size - 1)) != 0) {
-        for (uint32_t i = 0; i < size; i++)
-            bits |= (uint64_t)from[i] << 8 * i;
+        ONE_BY_ONE for (uint32_t i = 0; i < size; i++) bits |= (uint64_t)from[i] << 8 * i;
         return bits;
     }
     switch (size) {
@@ -254,8 +282,7 @@ DEVICE void write_bits(uint32_t type, unsigned char *to, uint64_t bits)
 {
     const uint32_t size = dtypes[type].size;
     if (((uintptr_t)to & (size - 1)) != 0) {
-        for (uint32_t i = 0; i < size; i++)
-            to[i] = (unsigned char)(bits >> 8 * i);
+        ONE_BY_ONE for (uint32_t i = 0; i < size; i++) to[i] = (unsigned char)(bits >> 8 * i);
         return;
     }
     switch (size) {
@@ -291,7 +318,7 @@ SLOW double widen(uint32_t type, uint64_t bits)
 }
 
 /* Rounds a number once. Not for a NaN. */
-SLOW uint64_t narrow(uint32_t type, double x)
+SLOW uint64_t round_to(uint32_t type, double x)
 {
     const dtype out = dtypes[type];
     const uint64_t bits = gsc_double_bits(x), magnitude = bits & ~((uint64_t)1 << 63);
@@ -319,22 +346,46 @@ template <class word> DEVICE word convert_nan(const dtype in, const dtype out, w
 
 /* The results of a thread. */
 typedef struct thread_partial {
-    double wide[4];
+    alignas(16) double wide[4]; /* aligned: loaded and stored as vectors */
     float narrow[4];
     double amax;
+    uint64_t largest; /* the largest |bits| of products, beside amax, of full and quick */
     uint32_t counts[GSC_CUDA_COUNTS];
+    uint32_t units; /* further counts, in the units of full */
     uint32_t first; /* position in the chunk of the first that is not finite */
 } thread_partial;
 
-/* The work of a thread: its lanes of a block of at most GSC_BLOCK elements. */
+/* Flags of the rows of a thread. */
+enum {
+    ADDS = 1,
+    CLAMPS = 2,
+    NORM = 4,
+    UNDERFLOWS = 8,
+    COMPLEX = 16,
+    VECTORS = 32, /* aligned for loads and stores of 4 elements */
+    WRITES = 64,
+    COPIES_NAN = 128,
+    SAME = 256 /* the output has the input's dtype */
+};
+
+/* Units of the counts of full: of at most 4 elements of 64 rows. */
+enum { ZERO = 1, SUBNORMAL = 1 << 10, CLAMPED = 1 << 20 };
+
+/* The work of a thread: its lanes of a block of at most GSC_BLOCK elements; and its results. The
+ * functions for rows load it, in this order, as vectors. */
 typedef struct thread_tile {
+    thread_partial partial;
+    uint64_t from, to;        /* global addresses of the thread's lanes */
+    double multiplier, limit; /* rounded to the multiplying type; the clamp */
+    uint64_t limit_bits;      /* of the clamp in the output's dtype */
+    uint64_t overflow;        /* |bits| of the least product that is not stored, or is clamped */
+    uint32_t flags, out_dtype;
+    uint32_t row, end; /* the rows to run; whoever runs some moves `row` */
     const gsc_cuda_call *call;
     const unsigned char *in;
     unsigned char *out; /* NULL: nothing is written */
-    uint32_t in_dtype, out_dtype, complex;
-    uint32_t n, start; /* elements, and the position of the first in the chunk */
-    uint32_t thread;   /* 0 to 15; the lanes are the 4 from 4 * thread on */
-    uint32_t vectors;  /* 1: aligned for loads and stores of 4 elements */
+    uint32_t in_dtype, complex, n;
+    uint32_t lane, start; /* the first of the thread's 4 lanes, and its position in the chunk */
 } thread_tile;
 
 /* An element: its |bits|, the |bits| of its output before a clamp, |product|, and if clamped. */
@@ -345,15 +396,15 @@ typedef struct element_result {
 } element_result;
 
 /* Counts the element at `i` of the block. */
-DEVICE void count(const thread_tile *tile, thread_partial *partial, uint32_t i,
-                  const element_result *e)
+DEVICE void count(thread_tile *tile, uint32_t i, const element_result *e)
 {
+    thread_partial *partial = &tile->partial;
     const dtype *in = &dtypes[tile->in_dtype], *out = &dtypes[tile->out_dtype];
     const uint64_t in_normal = (uint64_t)1 << in->mantissa;
     if (tile->call->operation == GSC_CUDA_CLAMP ? !isfinite(e->product)
                                                 : e->after >= out->infinity) {
         partial->counts[e->before >= in->nan ? GSC_CUDA_NAN : GSC_CUDA_INF]++;
-        partial->first = tile->start + i < partial->first ? tile->start + i : partial->first;
+        partial->first = least(partial->first, tile->start - tile->lane + i);
     }
     partial->counts[GSC_CUDA_CLAMPED] += e->clamped && e->before < in->nan;
     if (tile->call->want & GSC_WANT_UNDERFLOW) {
@@ -365,14 +416,13 @@ DEVICE void count(const thread_tile *tile, thread_partial *partial, uint32_t i,
 }
 
 /* Converts element, or part, `i` of the block. */
-DEVICE void convert_element(const thread_tile *tile, thread_partial *partial, uint32_t i,
-                            uint32_t k, element_result *e)
+DEVICE void convert_element(thread_tile *tile, uint32_t i, uint32_t k, element_result *e)
 {
+    thread_partial *partial = &tile->partial;
     const gsc_cuda_call *call = tile->call;
     const uint32_t in = tile->in_dtype, out = tile->out_dtype, operation = call->operation;
     const int in_double = call->in_double || in == gsc_f64;
-    const double m = in_double ? call->multiplier : (double)call->multiplier_f32;
-    const double limit = call->limits[out];
+    const double m = tile->multiplier, limit = tile->limit;
     const uint64_t bits = read_bits(in, tile->in + (uint64_t)i * dtypes[in].size);
     uint64_t result;
     double x = HUGE_VAL;
@@ -385,7 +435,7 @@ DEVICE void convert_element(const thread_tile *tile, thread_partial *partial, ui
         x = widen(in, bits) * m;
         if (!in_double) /* the product of two floats is exact in double */
             x = (double)(float)x;
-        result = narrow(out, x);
+        result = round_to(out, x);
     }
     e->after = magnitude_of(out, result);
     e->product = fabs(x);
@@ -396,7 +446,7 @@ DEVICE void convert_element(const thread_tile *tile, thread_partial *partial, ui
     }
     e->clamped = operation == GSC_CUDA_CLAMP && e->before < dtypes[in].nan && e->product > limit;
     if (e->clamped)
-        result = narrow(out, copysign(limit, x));
+        result = round_to(out, copysign(limit, x));
     if (!tile->out)
         return;
     unsigned char *to = tile->out + (uint64_t)i * dtypes[out].size;
@@ -405,36 +455,38 @@ DEVICE void convert_element(const thread_tile *tile, thread_partial *partial, ui
         if (magnitude_of(out, old) >= dtypes[out].nan) {
             result = convert_nan(dtypes[out], dtypes[out], old);
         } else {
-            double sum = x + widen(out, old);
-            if (!in_double && out != gsc_f64)
-                sum = (double)((float)x + (float)widen(out, old));
-            result = narrow(out, sum);
+            const double addend = widen(out, old);
+            const bool in_float = !in_double && out != gsc_f64;
+            result = round_to(out, in_float ? (double)((float)x + (float)addend) : x + addend);
         }
     }
     write_bits(out, to, result);
 }
 
-/* Runs rows `row` to `end`, with any content. */
-SLOW void careful(const thread_tile *tile, thread_partial *partial, uint32_t row, uint32_t end)
+/* Runs all rows, with any content. */
+SLOW void careful(thread_tile *tile)
 {
-    for (; row < end; row++)
-        for (uint32_t k = 0; k < 4; k++) {
-            const uint32_t i = GSC_LANES * row + 4 * tile->thread + k;
+    ONE_BY_ONE for (; tile->row < tile->end; tile->row++)
+    {
+        ONE_BY_ONE for (uint32_t k = 0; k < 4; k++)
+        {
+            const uint32_t i = GSC_LANES * tile->row + tile->lane + k;
             if (i >= tile->n)
                 continue;
             element_result e = {0, 0, 0, 0}; /* of a complex element the larger part counts */
             ONE_BY_ONE for (uint32_t part = 0; part <= tile->complex; part++)
             {
                 element_result other;
-                convert_element(tile, partial, i + part, k + part, &other);
+                convert_element(tile, i + part, k + part, &other);
                 e.before = most(other.before, e.before);
                 e.after = most(other.after, e.after);
                 e.product = most(other.product, e.product);
                 e.clamped |= other.clamped;
             }
             k += tile->complex;
-            count(tile, partial, i, &e);
+            count(tile, i, &e);
         }
+    }
 }
 
 /* ---- four neighbours at a time ---- */
@@ -475,43 +527,58 @@ template <class T> struct quad {
     }
 };
 
-/* Loads one or two vectors of up to 16 bytes. Global addresses are faster than generic ones. */
-template <uint32_t N> INLINED void load_words(uint32_t *words, uint64_t from)
+template <uint32_t n> struct constant {
+    static constexpr uint32_t value = n;
+};
+
+/* Calls `run` with the constants 0 to n - 1. */
+template <uint32_t n, class Run> INLINED void for_constants(Run run)
 {
-    if constexpr (N == 1)
-        asm volatile("ld.global.u32 %0, [%1];" : "=r"(words[0]) : "l"(from));
-    else if constexpr (N == 2)
-        asm volatile("ld.global.v2.u32 {%0, %1}, [%2];"
-                     : "=r"(words[0]), "=r"(words[1])
-                     : "l"(from));
-    else
-        asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
-                     : "l"(from));
-    if constexpr (N == 8)
-        load_words<4>(words + 4, from + 16);
+    if constexpr (n > 0) {
+        for_constants<n - 1>(run);
+        run(constant<n - 1>());
+    }
 }
 
-template <uint32_t N> INLINED void store_words(const uint32_t *words, uint64_t to)
+/* Loads one or two vectors of up to 16 bytes. Global addresses are faster than generic ones. */
+template <uint32_t N, uint32_t offset> INLINED void load_words(uint32_t *words, uint64_t from)
 {
     if constexpr (N == 1)
-        asm volatile("st.global.u32 [%0], %1;" ::"l"(to), "r"(words[0]) : "memory");
+        asm volatile("ld.global.u32 %0, [%1+%2];" : "=r"(words[0]) : "l"(from), "n"(offset));
     else if constexpr (N == 2)
-        asm volatile("st.global.v2.u32 [%0], {%1, %2};" ::"l"(to), "r"(words[0]), "r"(words[1])
+        asm volatile("ld.global.v2.u32 {%0, %1}, [%2+%3];"
+                     : "=r"(words[0]), "=r"(words[1])
+                     : "l"(from), "n"(offset));
+    else
+        asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4+%5];"
+                     : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+                     : "l"(from), "n"(offset));
+    if constexpr (N == 8)
+        load_words<4, offset + 16>(words + 4, from);
+}
+
+template <uint32_t N, uint32_t offset> INLINED void store_words(const uint32_t *words, uint64_t to)
+{
+    if constexpr (N == 1)
+        asm volatile("st.global.u32 [%0+%2], %1;" ::"l"(to), "r"(words[0]), "n"(offset) : "memory");
+    else if constexpr (N == 2)
+        asm volatile("st.global.v2.u32 [%0+%3], {%1, %2};" ::"l"(to), "r"(words[0]), "r"(words[1]),
+                     "n"(offset)
                      : "memory");
     else
-        asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(words[0]),
-                     "r"(words[1]), "r"(words[2]), "r"(words[3])
+        asm volatile("st.global.v4.u32 [%0+%5], {%1, %2, %3, %4};" ::"l"(to), "r"(words[0]),
+                     "r"(words[1]), "r"(words[2]), "r"(words[3]), "n"(offset)
                      : "memory");
     if constexpr (N == 8)
-        store_words<4>(words + 4, to + 16);
+        store_words<4, offset + 16>(words + 4, to);
 }
 
 /* Loads N rows of a thread as vectors. */
 template <class T, uint32_t N> INLINED void load_vectors(quad<T> (&quads)[N], uint64_t from)
 {
-    UNROLLED for (uint32_t u = 0; u < N; u++)
-        load_words<T::size>(quads[u].words, from + GSC_LANES * T::size * u);
+    for_constants<N>([&](auto u) {
+        load_words<T::size, GSC_LANES * T::size * u.value>(quads[u.value].words, from);
+    });
 }
 
 /* Makes the compiler issue all loads before it uses one of them. */
@@ -523,76 +590,78 @@ template <class T, uint32_t N> INLINED void issue_all(quad<T> (&quads)[N])
     }
 }
 
+/* Loads an element. */
+template <uint32_t size, uint32_t offset> INLINED auto load_element(uint64_t from)
+{
+    if constexpr (size == 8) {
+        uint64_t bits;
+        asm volatile("ld.global.u64 %0, [%1+%2];" : "=l"(bits) : "l"(from), "n"(offset));
+        return bits;
+    } else {
+        uint32_t bits;
+        if constexpr (size == 1)
+            asm volatile("ld.global.u8 %0, [%1+%2];" : "=r"(bits) : "l"(from), "n"(offset));
+        else if constexpr (size == 2)
+            asm volatile("ld.global.u16 %0, [%1+%2];" : "=r"(bits) : "l"(from), "n"(offset));
+        else
+            asm volatile("ld.global.u32 %0, [%1+%2];" : "=r"(bits) : "l"(from), "n"(offset));
+        return bits;
+    }
+}
+
+template <uint32_t size, uint32_t offset, class word>
+INLINED void store_element(word bits, uint64_t to)
+{
+    if constexpr (size == 1)
+        asm volatile("st.global.u8 [%0+%2], %1;" ::"l"(to), "r"((uint32_t)bits), "n"(offset)
+                     : "memory");
+    else if constexpr (size == 2)
+        asm volatile("st.global.u16 [%0+%2], %1;" ::"l"(to), "r"((uint32_t)bits), "n"(offset)
+                     : "memory");
+    else if constexpr (size == 4)
+        asm volatile("st.global.u32 [%0+%2], %1;" ::"l"(to), "r"(bits), "n"(offset) : "memory");
+    else
+        asm volatile("st.global.u64 [%0+%2], %1;" ::"l"(to), "l"(bits), "n"(offset) : "memory");
+}
+
 /* Loads a row of a thread if only single elements are aligned. */
 template <class T> INLINED quad<T> load_elements(uint64_t from)
 {
-    constexpr uint32_t size = T::size;
     quad<T> q = {};
-    UNROLLED for (uint32_t k = 0; k < 4; k++)
-    {
-        uint32_t word;
-        uint64_t words;
-        if constexpr (size == 1)
-            asm volatile("ld.global.u8 %0, [%1];" : "=r"(word) : "l"(from + k));
-        else if constexpr (size == 2)
-            asm volatile("ld.global.u16 %0, [%1];" : "=r"(word) : "l"(from + 2 * k));
-        else if constexpr (size == 4)
-            asm volatile("ld.global.u32 %0, [%1];" : "=r"(word) : "l"(from + 4 * k));
-        else
-            asm volatile("ld.global.u64 %0, [%1];" : "=l"(words) : "l"(from + 8 * k));
-        if constexpr (size == 8)
-            q.set(k, words);
-        else
-            q.set(k, word);
-    }
+    for_constants<4>(
+        [&](auto k) { q.set(k.value, load_element<T::size, T::size * k.value>(from)); });
     return q;
 }
 
 template <class T> INLINED void store_row(const quad<T> &q, uint64_t to, bool vectors)
 {
-    constexpr uint32_t size = T::size;
-    if (vectors) {
-        store_words<size>(q.words, to);
-        return;
-    }
-    UNROLLED for (uint32_t k = 0; k < 4; k++)
-    {
-        if constexpr (size == 1)
-            asm volatile("st.global.u8 [%0], %1;" ::"l"(to + k), "r"((uint32_t)q.get(k))
-                         : "memory");
-        else if constexpr (size == 2)
-            asm volatile("st.global.u16 [%0], %1;" ::"l"(to + 2 * k), "r"((uint32_t)q.get(k))
-                         : "memory");
-        else if constexpr (size == 4)
-            asm volatile("st.global.u32 [%0], %1;" ::"l"(to + 4 * k), "r"(q.get(k)) : "memory");
-        else
-            asm volatile("st.global.u64 [%0], %1;" ::"l"(to + 8 * k), "l"(q.get(k)) : "memory");
-    }
+    if (vectors)
+        store_words<T::size, 0>(q.words, to);
+    else
+        for_constants<4>(
+            [&](auto k) { store_element<T::size, T::size * k.value>(q.get(k.value), to); });
 }
 
-/* Returns the address of a thread's lanes in row `row`. */
-INLINED uint64_t lanes_of(const thread_tile *tile, const unsigned char *data, uint32_t row,
-                          uint32_t size)
+/* Returns the address of a row. By assembly: a compiler would keep the addresses of many rows. */
+INLINED uint64_t row_at(uint64_t first, uint32_t row, uint32_t size)
 {
-    uint64_t at; /* by assembly: an address that the compiler sees through makes loads wait */
-    asm("cvta.to.global.u64 %0, %1;" : "=l"(at) : "l"(data));
-    return at + (GSC_LANES * row + 4 * tile->thread) * size;
+    uint64_t at;
+    asm("mad.wide.u32 %0, %1, %2, %3;" : "=l"(at) : "r"(row), "r"(size), "l"(first));
+    return at;
 }
 
 /* The sums of a thread, in registers while it runs rows. */
 template <class real> struct sums {
     typedef decltype(bits_of(real())) bits;
-    real narrow[4];
+    float narrow[4];
     double wide[4];
     bits largest; /* |x| */
 
-    __inline__ __device__ explicit sums(const thread_partial *partial) : largest(0)
+    __inline__ __device__ explicit sums(const thread_partial *partial)
+        : largest((bits)partial->largest)
     {
-        UNROLLED for (uint32_t k = 0; k < 4; k++)
-        {
-            narrow[k] = (real)partial->narrow[k];
-            wide[k] = partial->wide[k];
-        }
+        memcpy(narrow, partial->narrow, sizeof narrow);
+        memcpy(wide, partial->wide, sizeof wide);
     }
     __inline__ __device__ void add(uint32_t k, real x)
     {
@@ -602,21 +671,11 @@ template <class real> struct sums {
     }
     __inline__ __device__ void put(thread_partial *partial) const
     {
-        real amax;
-        memcpy(&amax, &largest, sizeof amax);
-        partial->amax = most((double)amax, partial->amax);
-        UNROLLED for (uint32_t k = 0; k < 4; k++)
-        {
-            partial->narrow[k] = (float)narrow[k];
-            partial->wide[k] = wide[k];
-        }
+        memcpy(&partial->largest, &largest, sizeof largest); /* the other bits are zero */
+        memcpy(partial->narrow, narrow, sizeof narrow);
+        memcpy(partial->wide, wide, sizeof wide);
     }
 };
-
-template <class real> INLINED real multiplier(const gsc_cuda_call *call)
-{
-    return sizeof(real) == sizeof(float) ? (real)call->multiplier_f32 : (real)call->multiplier;
-}
 
 template <class real> INLINED decltype(bits_of(real())) magnitude(real x)
 {
@@ -634,130 +693,133 @@ template <class real, uint32_t N> INLINED auto largest_of(const real (&x)[N][4])
 
 /* ---- quick ---- */
 
-/* Runs N rows. If a product or a rounded product is not finite, does nothing and returns false. */
-template <class In, class Out, uint32_t operation, uint32_t N, class real>
-INLINED bool quick_rows(uint64_t from, uint64_t to, bool writes, sums<real> &sum, real m, bool norm)
+/* Stores the row of number `u` of those at `to`. */
+template <uint32_t u, class Out, class real>
+INLINED void quick_store(const Out &out, const real (&x)[4], uint64_t to)
 {
-    quad<In> quads[N];
-    quad<Out> old[N];
-    real x[N][4];
-    load_vectors(quads, from);
-    if (operation == GSC_CUDA_ADD) {
-        load_vectors(old, to);
-        issue_all(old);
+    quad<Out> result = {};
+    UNROLLED for (uint32_t k = 0; k < 4; k++) result.set(k, out.store(x[k]));
+    store_words<Out::size, GSC_LANES * Out::size * u>(result.words, to);
+}
+
+template <uint32_t u> INLINED void quick_store(const narrow &out, const float (&x)[4], uint64_t to)
+{
+    uint32_t pairs[2];
+    UNROLLED for (uint32_t k = 0; k < 2; k++) pairs[k] =
+        out.store(x[2 * k]) | out.store(x[2 * k + 1]) << 8 * out.size;
+    if (out.size == 1) {
+        pairs[0] |= pairs[1] << 16;
+        store_words<1, 0>(pairs, to + GSC_LANES * u);
+    } else {
+        store_words<2, 0>(pairs, to + 2 * GSC_LANES * u);
     }
-    issue_all(quads);
+}
+
+/* Runs N rows. If a product or a rounded product is not finite, does nothing and returns false. */
+template <class In, class Out, bool adds, uint32_t N, class real>
+INLINED bool quick_rows(const quad<In> *in, const quad<Out> *old, const Out &out, uint64_t to,
+                        bool writes, sums<real> &sum, real m, bool norm)
+{
+    real x[N][4];
+    uint32_t lost = 0;
     UNROLLED for (uint32_t u = 0; u < N; u++)
     {
+        lost |= in[u].lost();
         UNROLLED for (uint32_t k = 0; k < 4; k++)
         {
-            x[u][k] = In::load(quads[u].get(k)) * m;
-            if (operation == GSC_CUDA_ADD)
+            x[u][k] = In::load(in[u].get(k)) * m;
+            if constexpr (adds)
                 x[u][k] += Out::load(old[u].get(k));
         }
     }
     const auto largest = largest_of(x);
-    uint32_t lost = 0;
-    UNROLLED for (uint32_t u = 0; u < N; u++) lost |= quads[u].lost();
-    if (largest >= Out::overflow || lost != 0)
+    if (largest >= out.overflow || lost != 0)
         return false;
     sum.largest = most(sum.largest, largest);
-    if (operation != GSC_CUDA_ADD && norm) /* for ADD, the first pass measured it */
+    if (!adds && norm) /* the pass before the one that adds measured it */
         UNROLLED for (uint32_t u = 0; u < N; u++) UNROLLED for (uint32_t k = 0; k < 4; k++)
             sum.add(k, x[u][k]);
     if (writes)
-        UNROLLED for (uint32_t u = 0; u < N; u++)
-        {
-            quad<Out> result = {};
-            UNROLLED for (uint32_t k = 0; k < 4; k++) result.set(k, Out::store(x[u][k]));
-            store_words<Out::size>(result.words, to + GSC_LANES * Out::size * u);
-        }
+        for_constants<N>([&](auto u) { quick_store<u.value>(out, x[u.value], to); });
     return true;
 }
 
 /*
- * Runs steps of several rows from `row` on, until a row is not finite or a step would pass `end`.
- * Returns the next row. All loads of a step are issued before the first wait: the number of threads
- * alone does not hide the memory's latency. Registers limit the rows of a step.
+ * Runs steps of several rows, until a row is not finite or a step would pass the end. All loads of
+ * a step are issued before the first wait: the number of threads alone does not hide the memory's
+ * latency. Registers limit the rows of a step. One copy of the code runs one part of the step after
+ * the other.
  */
-template <class In, class Out, uint32_t operation>
-INLINED uint32_t quick_steps(const thread_tile *tile, thread_partial *partial, uint32_t row,
-                             uint32_t end)
+template <class In, class Out, bool adds> INLINED void quick_steps(thread_tile *tile)
 {
     typedef typename In::real real;
-    constexpr uint32_t step = In::size == 2 && operation == GSC_CUDA_STORE ? 8 : 4;
-    uint64_t from = lanes_of(tile, tile->in, row, In::size),
-             to = tile->out ? lanes_of(tile, tile->out, row, Out::size) : 0;
-    const bool writes = tile->out != NULL, norm = (tile->call->want & GSC_WANT_NORM) != 0;
-    const real m = multiplier<real>(tile->call);
-    sums<real> sum(partial);
-    ONE_BY_ONE while (row + step <= end &&
-                      quick_rows<In, Out, operation, step>(from, to, writes, sum, m, norm))
+    constexpr uint32_t step = In::size <= 2 && !adds ? 8 : 4;
+    constexpr uint32_t part = !adds && (In::size == 2 || Out::number == gsc_f16) ? 2 : 1;
+    const uint64_t from = tile->from, to = tile->to;
+    const bool writes = (tile->flags & WRITES) != 0, norm = (tile->flags & NORM) != 0;
+    const real m = (real)tile->multiplier;
+    const Out out(dtypes[tile->out_dtype]);
+    const uint32_t end = tile->end;
+    uint32_t row = tile->row;
+    sums<real> sum(&tile->partial);
+    bool finite = true;
+    ONE_BY_ONE while (finite && row + step <= end)
     {
-        row += step;
-        from += GSC_LANES * In::size * step;
-        to += GSC_LANES * Out::size * step;
+        quad<In> in[step];
+        quad<Out> old[step];
+        load_vectors(in, from + (uint64_t)row * (GSC_LANES * In::size));
+        if constexpr (adds) {
+            load_vectors(old, to + (uint64_t)row * (GSC_LANES * Out::size));
+            issue_all(old);
+        }
+        issue_all(in);
+        uint32_t loaded = row + step;
+        asm("" : "+r"(loaded)); /* unknown, so that the loop is not unrolled */
+        do {
+            finite = quick_rows<In, Out, adds, part>(
+                in, old, out, to + (uint64_t)row * (GSC_LANES * out.size), writes, sum, m, norm);
+            if (!finite)
+                break;
+            UNROLLED for (uint32_t u = part; u < step; u++)
+            {
+                in[u - part] = in[u];
+                if (adds)
+                    old[u - part] = old[u];
+            }
+            row += part;
+        } while (row < loaded);
     }
-    sum.put(partial);
-    return row;
+    sum.put(&tile->partial);
+    tile->row = row;
 }
 
-template <class In, class Out>
-SLOW uint32_t quick(const thread_tile *tile, thread_partial *partial, uint32_t row, uint32_t end)
+template <class In, class Out> SLOW void quick(thread_tile *tile)
 {
-    return quick_steps<In, Out, GSC_CUDA_STORE>(tile, partial, row, end);
+    quick_steps<In, Out, false>(tile);
 }
 
-template <class In, class Out>
-SLOW uint32_t quick_add(const thread_tile *tile, thread_partial *partial, uint32_t row,
-                        uint32_t end)
+template <class In, class Out> SLOW void quick_add(thread_tile *tile)
 {
-    return quick_steps<In, Out, GSC_CUDA_ADD>(tile, partial, row, end);
+    quick_steps<In, Out, true>(tile);
 }
 
 /* ---- full ---- */
 
-/* The options of the call, in registers: the compiler must assume that a store changes memory. */
+/* The options of the tile, in registers: the compiler must assume that a store changes memory. */
 template <class In> struct row_options {
     typedef typename In::real real;
     typedef decltype(bits_of(real())) word;
-    enum {
-        ADDS = 1,
-        CLAMPS = 2,
-        NORM = 4,
-        UNDERFLOWS = 8,
-        COMPLEX = 16,
-        VECTORS = 32,
-        WRITES = 64,
-        COPIES_NAN = 128,
-        SAME = 256 /* the output has the input's dtype */
-    };
-    enum { ZERO = 1, SUBNORMAL = 1 << 10, CLAMPED = 1 << 20 }; /* units of `counts` */
     uint32_t flags, out;
     real m, limit;
     word overflow, limit_bits;
     uint32_t start;  /* position of the thread's lanes in the chunk */
-    uint32_t counts; /* at most 4 elements of 64 rows */
+    uint32_t counts; /* in units */
 
     __inline__ __device__ explicit row_options(const thread_tile *tile)
-        : flags(0), out(tile->out_dtype), m(multiplier<real>(tile->call)),
-          limit((real)tile->call->limits[out]), overflow((word)dtypes[out].overflow), limit_bits(0),
-          start(tile->start + 4 * tile->thread), counts(0)
+        : flags(tile->flags), out(tile->out_dtype), m((real)tile->multiplier),
+          limit((real)tile->limit), overflow((word)tile->overflow),
+          limit_bits((word)tile->limit_bits), start(tile->start), counts(tile->partial.units)
     {
-        const gsc_cuda_call *call = tile->call;
-        flags |= call->operation == GSC_CUDA_ADD ? ADDS : 0;
-        flags |= call->want & GSC_WANT_NORM ? NORM : 0;
-        flags |= call->want & GSC_WANT_UNDERFLOW ? UNDERFLOWS : 0;
-        flags |= tile->complex ? COMPLEX : 0;
-        flags |= tile->vectors ? VECTORS : 0;
-        flags |= tile->out ? WRITES : 0;
-        flags |= out == In::number ? SAME : 0;
-        flags |= is(SAME) && m == 1 ? COPIES_NAN : 0;
-        if (call->operation == GSC_CUDA_CLAMP) {
-            flags |= CLAMPS;
-            overflow = bits_of((real)INFINITY);
-            limit_bits = (word)narrow(out, (double)limit);
-        }
     }
     __inline__ __device__ bool is(uint32_t flag) const
     {
@@ -767,18 +829,12 @@ template <class In> struct row_options {
     {
         return (word)1 << (8 * dtypes[out].size - 1);
     }
-    __inline__ __device__ void put(thread_partial *partial) const
-    {
-        partial->counts[GSC_CUDA_ZEROS] += counts % SUBNORMAL;
-        partial->counts[GSC_CUDA_SUBNORMALS] += counts % CLAMPED / SUBNORMAL;
-        partial->counts[GSC_CUDA_CLAMPED] += counts / CLAMPED;
-    }
 };
 
 /* Calls `run` with the type of the output: the dtypes to and from float, and to themselves. */
 template <class In, class Run> INLINED void for_output(const row_options<In> &options, Run run)
 {
-    if (options.is(options.SAME)) {
+    if (options.is(SAME)) {
         run(In());
     } else if constexpr (In::number != gsc_f32) {
         run(f32());
@@ -823,7 +879,7 @@ INLINED void count_not_finite(const row_options<In> &options, thread_partial *pa
             result[k] =
                 (word)(bits >> (8 * In::size - 1)) << (8 * out.size - 1) | (word)out.infinity;
         if (nan)
-            result[k] = options.is(options.COPIES_NAN)
+            result[k] = options.is(COPIES_NAN)
                             ? bits
                             : convert_nan<word>({In::size, In::mantissa}, out, bits);
         const bool bad = (result[k] & ~options.sign()) >= out.infinity;
@@ -852,8 +908,8 @@ INLINED void count_underflows(row_options<In> &options, const quad<In> &in, cons
         /* x - 1: zero wraps around to the largest. */
         const bool was =
             (typename In::bits)(before - 1) < ((typename In::bits)1 << In::mantissa) - 1;
-        options.counts += after == 0 && before != 0 ? options.ZERO : 0;
-        options.counts += after - 1 < normal - 1 && !was ? options.SUBNORMAL : 0;
+        options.counts += after == 0 && before != 0 ? ZERO : 0;
+        options.counts += after - 1 < normal - 1 && !was ? SUBNORMAL : 0;
     }
 }
 
@@ -868,8 +924,7 @@ INLINED void clamp_row(row_options<In> &options, const real (&x)[4], word (&resu
         const bool clamped = fabs(x[k]) > options.limit;
         if (clamped)
             result[k] = (x[k] < 0 ? sign : 0) | options.limit_bits;
-        options.counts +=
-            clamped && !(k % 2 != 0 && options.is(options.COMPLEX) && before) ? options.CLAMPED : 0;
+        options.counts += clamped && !(k % 2 != 0 && options.is(COMPLEX) && before) ? CLAMPED : 0;
         before = clamped;
     }
 }
@@ -883,7 +938,7 @@ INLINED bool full_row(row_options<In> &options, thread_partial *partial, uint64_
     real x[1][4];
     uint32_t lost = in.lost();
     UNROLLED for (uint32_t k = 0; k < 4; k++) x[0][k] = In::load(in.get(k)) * options.m;
-    if (options.is(options.ADDS))
+    if (options.is(ADDS))
         for_output(options, [&](auto out) {
             const auto old = load_elements<decltype(out)>(to);
             lost |= old.lost();
@@ -894,21 +949,21 @@ INLINED bool full_row(row_options<In> &options, thread_partial *partial, uint64_
     });
     auto largest = largest_of(x);
     if (largest >= options.overflow || lost != 0) {
-        if (options.is(options.ADDS | options.CLAMPS | options.COMPLEX))
+        if (options.is(ADDS | CLAMPS | COMPLEX))
             return false;
         count_not_finite(options, partial, row, in, result, x[0]);
         largest = largest_of(x);
     }
-    if (options.is(options.UNDERFLOWS))
+    if (options.is(UNDERFLOWS))
         count_underflows(options, in, result);
-    if (options.is(options.CLAMPS))
+    if (options.is(CLAMPS))
         clamp_row(options, x[0], result);
     sum.largest = most(sum.largest, largest);
-    if (options.is(options.NORM))
+    if (options.is(NORM))
         UNROLLED for (uint32_t k = 0; k < 4; k++) sum.add(k, x[0][k]);
-    if (options.is(options.WRITES)) {
-        const bool vectors = options.is(options.VECTORS);
-        if (options.is(options.SAME))
+    if (options.is(WRITES)) {
+        const bool vectors = options.is(VECTORS);
+        if (options.is(SAME))
             write_row<In>(result, to, vectors);
         else if constexpr (In::number != gsc_f32)
             write_row<f32>(result, to, vectors);
@@ -921,43 +976,39 @@ INLINED bool full_row(row_options<In> &options, thread_partial *partial, uint64_
 }
 
 /*
- * Runs rows from `row` to `end`. Returns the first that needs careful, or `end`. Loads are issued
- * for several rows, as in quick, but one copy of the code runs one row after the other.
+ * Runs rows up to the first that needs careful. Loads are issued for several rows, as in quick, but
+ * one copy of the code runs one row after the other.
  */
-template <class In>
-SLOW uint32_t full(const thread_tile *tile, thread_partial *partial, uint32_t row, uint32_t end)
+template <class In> SLOW void full(thread_tile *tile)
 {
     typedef typename In::real real;
     constexpr uint32_t step = In::size <= 2 ? 4 : 2;
     row_options<In> options(tile);
-    if (options.is(options.COMPLEX) &&
-        options.is(options.UNDERFLOWS)) /* the larger part counts: careful */
-        return row;
+    const uint32_t end = tile->end;
+    uint32_t row = tile->row;
     const uint32_t size = GSC_LANES * dtypes[options.out].size; /* of a row of the output */
-    uint64_t from = lanes_of(tile, tile->in, row, In::size),
-             to = tile->out ? lanes_of(tile, tile->out, row, dtypes[options.out].size) : 0;
-    sums<real> sum(partial);
+    const uint64_t from = tile->from;
+    uint64_t to = row_at(tile->to, row, size);
+    sums<real> sum(&tile->partial);
     quad<In> in[step];
-    for (uint32_t ahead = 0; row < end; row++, ahead--) {
-        if (ahead == 0) {
-            ahead = step;
-            if (options.is(options.VECTORS) && end - row >= step) {
-                load_vectors(in, from);
+    for (uint32_t loaded = row; row < end; row++, to += size) {
+        if (row == loaded) {
+            const uint64_t at = row_at(from, row, GSC_LANES * In::size);
+            loaded += step;
+            if (options.is(VECTORS) && loaded <= end) {
+                load_vectors(in, at);
             } else {
                 UNROLLED for (uint32_t u = 0; u < step; u++) /* can load the last row again */
-                    in[u] =
-                        load_elements<In>(from + GSC_LANES * In::size * least(u, end - 1 - row));
+                    in[u] = load_elements<In>(at + GSC_LANES * In::size * least(u, end - 1 - row));
             }
         }
-        if (!full_row(options, partial, to, sum, row, in[0]))
+        if (!full_row(options, &tile->partial, to, sum, row, in[0]))
             break;
         UNROLLED for (uint32_t u = 1; u < step; u++) in[u - 1] = in[u];
-        from += GSC_LANES * In::size;
-        to += size;
     }
-    sum.put(partial);
-    options.put(partial);
-    return row;
+    sum.put(&tile->partial);
+    tile->partial.units = options.counts;
+    tile->row = row;
 }
 
 /* ---- a thread's part of a chunk ---- */
@@ -966,10 +1017,7 @@ SLOW uint32_t full(const thread_tile *tile, thread_partial *partial, uint32_t ro
 #define FOR_QUICK(X)                                                                               \
     FOR_SUMS(X)                                                                                    \
     X(f32, f16)                                                                                    \
-    X(f32, bf16)                                                                                   \
-    X(f32, f8_e4m3fn)                                                                              \
-    X(f32, f8_e5m2)                                                                                \
-    X(f32, cb16)
+    X(f32, bf16)
 /* The pairs for accumulated gradients. */
 #define FOR_SUMS(X)                                                                                \
     X(f32, f32)                                                                                    \
@@ -986,69 +1034,103 @@ DEVICE bool is_aligned(uint32_t type, const unsigned char *data, uint32_t n)
     return ((uintptr_t)data & (least(n * dtypes[type].size, (uint32_t)16) - 1)) == 0;
 }
 
-/* Runs rows from `row` to `end`. Returns the first that is left, or ~0 if all need careful. */
-DEVICE uint32_t rows_of_pair(const thread_tile *tile, thread_partial *partial, bool plain,
-                             uint32_t row, uint32_t end)
+/* Runs rows with the function for the pair of dtypes, up to the first that needs another one. */
+DEVICE void rows_of_pair(thread_tile *tile, bool plain)
 {
-    const uint32_t pair = tile->in_dtype * gsc_dtypes + tile->out_dtype;
 #define PAIR(in, out, rows)                                                                        \
     case gsc_##in *gsc_dtypes + gsc_##out:                                                         \
-        return rows(tile, partial, row, end);
+        return rows(tile);
 #define STORE(in, out) PAIR(in, out, (quick<in, out>))
 #define ADD(in, out)   PAIR(in, out, (quick_add<in, out>))
 #define FULL(in)                                                                                   \
     case gsc_##in:                                                                                 \
-        return full<in>(tile, partial, row, end);
+        return full<in>(tile);
+    const uint32_t pair = tile->in_dtype * gsc_dtypes + tile->out_dtype;
     if (!plain) {
-        const uint32_t in = tile->in_dtype, out = tile->out_dtype;
-        if (in != out && (in == gsc_f64 || out == gsc_f64 || (in != gsc_f32 && out != gsc_f32)))
-            return ~(uint32_t)0;
-        switch (in) {
+        switch (tile->in_dtype) {
             GSC_FOR_DTYPES(FULL)
         }
-    }
-    if (tile->call->operation == GSC_CUDA_STORE) {
-        switch (pair) {
-            FOR_QUICK(STORE)
-        }
-    } else {
+    } else if (tile->flags & ADDS) {
         switch (pair) {
             FOR_SUMS(ADD)
         }
+    } else {
+        switch (pair) {
+            FOR_QUICK(STORE)
+        case gsc_f32 *gsc_dtypes + gsc_f8_e4m3fn:
+        case gsc_f32 *gsc_dtypes + gsc_f8_e5m2:
+        case gsc_f32 *gsc_dtypes + gsc_cb16:
+            return quick<f32, narrow>(tile);
+        }
     }
-    return row;
 #undef PAIR
 #undef STORE
 #undef ADD
 #undef FULL
 }
 
-/* Runs all rows of a thread. */
-DEVICE void run_tile(const thread_tile *tile, thread_partial *partial)
+/* Returns true if there is a full for the tile. It needs aligned elements. */
+DEVICE bool has_full(const thread_tile *tile)
+{
+    const uint32_t in = tile->in_dtype, out = tile->out_dtype;
+    if (tile->complex && tile->flags & UNDERFLOWS) /* the larger part counts */
+        return false;
+    if (in != out && (in == gsc_f64 || out == gsc_f64 || (in != gsc_f32 && out != gsc_f32)))
+        return false;
+    return is_aligned(in, tile->in, 1) && is_aligned(out, tile->out, 1) &&
+           (!tile->call->in_double || in == gsc_f64);
+}
+
+/* Sets the options of a tile, and clears its results. */
+DEVICE void set_options(thread_tile *tile, bool in_double)
 {
     const gsc_cuda_call *call = tile->call;
-    const uint32_t first = 4 * tile->thread, all = (tile->n + GSC_LANES - 1) / GSC_LANES;
-    uint32_t whole = tile->n < first + 4 ? 0 : (tile->n - first - 4) / GSC_LANES + 1, row = 0;
-    if (!is_aligned(tile->in_dtype, tile->in, 1) || !is_aligned(tile->out_dtype, tile->out, 1) ||
-        (call->in_double && tile->in_dtype != gsc_f64))
+    const uint32_t in = tile->in_dtype, out = tile->out_dtype;
+    memset(&tile->partial, 0, sizeof tile->partial);
+    tile->partial.first = ~(uint32_t)0;
+    tile->from = __cvta_generic_to_global(tile->in) + tile->lane * dtypes[in].size;
+    tile->to = __cvta_generic_to_global(tile->out) + tile->lane * dtypes[out].size;
+    tile->multiplier = in_double ? call->multiplier : (double)call->multiplier_f32;
+    tile->limit = call->limits[out];
+    tile->limit_bits = 0;
+    tile->overflow = dtypes[out].overflow;
+    uint32_t flags = 0;
+    flags |= call->operation == GSC_CUDA_ADD ? ADDS : 0;
+    flags |= call->want & GSC_WANT_NORM ? NORM : 0;
+    flags |= call->want & GSC_WANT_UNDERFLOW ? UNDERFLOWS : 0;
+    flags |= tile->complex ? COMPLEX : 0;
+    flags |= is_aligned(in, tile->in, 4) && is_aligned(out, tile->out, 4) ? VECTORS : 0;
+    flags |= tile->out ? WRITES : 0;
+    flags |= in == out ? SAME : 0;
+    flags |= in == out && tile->multiplier == 1 ? COPIES_NAN : 0;
+    if (call->operation == GSC_CUDA_CLAMP) {
+        flags |= CLAMPS;
+        tile->overflow = in == gsc_f64 ? f64_INF : f32_INF;
+        tile->limit_bits = round_to(out, in == gsc_f64 ? tile->limit : (double)(float)tile->limit);
+    }
+    tile->flags = flags;
+}
+
+/* Runs all rows of a thread. */
+DEVICE void run_tile(thread_tile *tile)
+{
+    const uint32_t lanes_end = tile->lane + 4;
+    uint32_t whole = tile->n < lanes_end ? 0 : (tile->n - lanes_end) / GSC_LANES + 1;
+    if (!has_full(tile))
         whole = 0;
-    bool plain =
-        call->operation != GSC_CUDA_CLAMP && !(call->want & GSC_WANT_UNDERFLOW) && tile->vectors;
-    const bool may_be_plain = plain;
-    while (row < whole) {
-        const uint32_t end = may_be_plain && !plain ? least(row + 8, whole) : whole;
-        const uint32_t left = rows_of_pair(tile, partial, plain, row, end);
-        if (left > end)
-            break;
-        if (!plain && left < end) {
-            careful(tile, partial, left, left + 1);
-            row = left + 1;
-        } else {
-            row = left;
+    const bool may_be_plain = (tile->flags & (CLAMPS | UNDERFLOWS | VECTORS)) == VECTORS;
+    bool plain = may_be_plain;
+    while (tile->row < whole) {
+        tile->end = may_be_plain && !plain ? least(tile->row + 8, whole) : whole;
+        rows_of_pair(tile, plain);
+        if (!plain && tile->row < tile->end) {
+            tile->end = tile->row + 1;
+            careful(tile);
         }
         plain = may_be_plain && !plain;
     }
-    careful(tile, partial, row, all);
+    tile->end = (tile->n + GSC_LANES - 1) / GSC_LANES;
+    careful(tile);
 }
 
 /* ---- reductions ---- */
@@ -1067,7 +1149,7 @@ template <class T> INLINED T shuffle_down(T x, uint32_t by)
 }
 
 /* Adds the x of n neighbouring lanes as a tree: the first of them returns the sum. */
-template <uint32_t n, class T> INLINED T warp_sum(T x)
+template <class T> INLINED T warp_sum(T x, uint32_t n)
 {
     ONE_BY_ONE for (uint32_t half = n / 2; half > 0; half /= 2) x += shuffle_down(x, half);
     return x;
@@ -1076,18 +1158,24 @@ template <uint32_t n, class T> INLINED T warp_sum(T x)
 /* Adds the x of all threads of a block: thread 0 returns the sum. */
 template <class T> INLINED T block_sum(T x, T (&warps)[WARPS])
 {
-    x = warp_sum<WARP>(x);
-    if (threadIdx.x % WARP == 0)
-        warps[threadIdx.x / WARP] = x;
-    __syncthreads();
-    return warp_sum<WARPS>(warps[threadIdx.x % WARPS]);
+    ONE_BY_ONE for (uint32_t n = WARP;; n = WARPS)
+    {
+        x = warp_sum(x, n);
+        if (n == WARPS)
+            return x;
+        if (threadIdx.x % WARP == 0)
+            warps[threadIdx.x / WARP] = x;
+        __syncthreads();
+        x = warps[threadIdx.x % WARPS];
+    }
 }
 
 /* ---- kernels ---- */
 
 /* Sets the fields of both calls that depend on the factor. The other fields are copied before. */
-DEVICE void begin_calls(gsc_cuda_workspace *w, const gsc_factor factor, bool by_scale)
+SLOW void begin_calls(gsc_cuda_workspace *w, const gsc_factor *from, bool by_scale)
 {
+    const gsc_factor factor = from ? *from : gsc_factor_of(1, 0);
     w->overflow = 0;
     memset(w->bins, 0, sizeof w->bins);
     gsc_cuda_call *call = &w->call, *add = &w->add;
@@ -1129,8 +1217,7 @@ template <class P> INLINED void write_list(const P &p)
         }
         __syncthreads();
         if (i == 0)
-            begin_calls(w, p.header.factor ? *p.header.factor : gsc_factor_of(1, 0),
-                        p.header.by_scale != 0);
+            begin_calls(w, p.header.factor, p.header.by_scale != 0);
     }
     if (i >= p.header.tensors)
         return;
@@ -1162,7 +1249,8 @@ INLINED uint32_t find_tensor(const gsc_cuda_call *call, uint32_t chunk)
     SHARED uint32_t part; /* the part of the list that has the tensor */
     const gsc_cuda_tensor *list = call->list;
     uint32_t begin = 0, n = (uint32_t)call->tensors;
-    while (n > 1) { /* all threads search: few waits for memory */
+    ONE_BY_ONE while (n > 1)
+    { /* all threads search: few waits for memory */
         const uint32_t step = (n + GSC_CUDA_THREADS - 1) / GSC_CUDA_THREADS;
         const uint32_t mine = begin + threadIdx.x * step, end = least(mine + step, begin + n);
         if (mine < end && list[end - 1].end > chunk && (mine == 0 || list[mine - 1].end <= chunk))
@@ -1177,7 +1265,7 @@ INLINED uint32_t find_tensor(const gsc_cuda_call *call, uint32_t chunk)
 
 /* The shared memory of a chunk's threads. */
 typedef struct chunk_shared {
-    double narrow[16], wide[16], amax[16]; /* by block of the chunk */
+    double narrow[16], wide[16], amax[16]; /* of the chunk's blocks */
     uint32_t counts[GSC_CUDA_COUNTS], first, bins[GSC_BINS];
 } chunk_shared;
 
@@ -1191,15 +1279,6 @@ struct lane_sums {
         amax = most(amax, other.amax);
     }
 };
-
-/* Adds the lanes of each block. A block's first thread returns the sum, and gets the amax. */
-template <class T> INLINED double fold_lanes(const T (&x)[4], double *amax)
-{
-    lane_sums lanes = {{x[0], x[1], x[2], x[3]}, *amax};
-    lanes = warp_sum<GSC_CUDA_THREADS * GSC_BLOCK / GSC_CHUNK>(lanes);
-    *amax = lanes.amax;
-    return (lanes.sums[0] + lanes.sums[2]) + (lanes.sums[1] + lanes.sums[3]);
-}
 
 DEVICE bool is_trusted(double narrow)
 {
@@ -1239,16 +1318,16 @@ DEVICE void commit(const gsc_cuda_call *call, const chunk_shared *s, uint64_t te
     gsc_cuda_record *record = &call->records[tensor];
     gsc_cuda_chunk *chunk = &call->chunks[index];
     double sum = 0, amax = 0;
-    for (uint32_t b = 0; b * GSC_BLOCK < n; b++) {
+    ONE_BY_ONE for (uint32_t b = 0; b * GSC_BLOCK < n; b++)
+    {
         sum += !in_double && is_trusted(s->narrow[b]) ? s->narrow[b] : s->wide[b];
         amax = most(amax, s->amax[b]);
     }
     chunk->sum_squares = sum;
     chunk->amax = amax;
     chunk->index = before;
-    for (int k = 0; k < GSC_CUDA_COUNTS; k++)
-        if (s->counts[k])
-            global_add(&record->counts[k], (int64_t)s->counts[k]);
+    ONE_BY_ONE for (int k = 0; k < GSC_CUDA_COUNTS; k++) if (s->counts[k])
+        global_add(&record->counts[k], (int64_t)s->counts[k]);
     if (s->first != ~(uint32_t)0) {
         global_min(&record->first_element,
                    ((int64_t)before * GSC_CHUNK + (int64_t)s->first) >> complex);
@@ -1289,9 +1368,6 @@ KERNEL(chunks)
     }
 
     const uint32_t b = t / 16, start = b * GSC_BLOCK;
-    thread_partial partial;
-    memset(&partial, 0, sizeof partial);
-    partial.first = ~(uint32_t)0;
     thread_tile tile;
     tile.call = call;
     tile.in = in + (uint64_t)start * dtypes[in_dtype].size;
@@ -1300,30 +1376,43 @@ KERNEL(chunks)
     tile.out_dtype = out_dtype;
     tile.complex = complex;
     tile.n = n <= start ? 0 : least(n - start, (uint32_t)GSC_BLOCK);
-    tile.start = start;
-    tile.thread = t % 16;
-    tile.vectors = is_aligned(in_dtype, tile.in, 4) && is_aligned(out_dtype, tile.out, 4);
-    run_tile(&tile, &partial);
+    tile.lane = 4 * (t % 16);
+    tile.start = start + tile.lane;
+    tile.row = 0;
+    set_options(&tile, in_double);
+    run_tile(&tile);
     if (call->operation == GSC_CUDA_ADD) /* the first pass made the results for the reports */
         return;
-
+    thread_partial partial = tile.partial;
+    const double largest = in_dtype == gsc_f64 ? gsc_double(partial.largest)
+                                               : (double)gsc_float((uint32_t)partial.largest);
+    partial.amax = most(partial.amax, largest);
+    partial.counts[GSC_CUDA_ZEROS] += partial.units % SUBNORMAL;
+    partial.counts[GSC_CUDA_SUBNORMALS] += partial.units % CLAMPED / SUBNORMAL;
+    partial.counts[GSC_CUDA_CLAMPED] += partial.units / CLAMPED;
     ONE_BY_ONE for (int k = 0; k < GSC_CUDA_COUNTS; k++) if (partial.counts[k])
         shared_add(&s.counts[k], partial.counts[k]);
     if (partial.first != ~(uint32_t)0)
         shared_min(&s.first, partial.first);
-    const double narrow = fold_lanes(partial.narrow, &partial.amax);
-    if (t % 16 == 0) {
-        s.narrow[b] = narrow;
-        s.amax[b] = partial.amax;
-    }
-    __syncthreads();
-    bool trusted = !in_double;
-    ONE_BY_ONE for (uint32_t i = 0; i * GSC_BLOCK < n; i++) trusted &= is_trusted(s.narrow[i]);
-    if (!trusted) {
-        const double wide = fold_lanes(partial.wide, &partial.amax);
-        if (t % 16 == 0)
-            s.wide[b] = wide;
+    ONE_BY_ONE for (bool wide = in_double;; wide = true) /* the double sums only if needed */
+    {
+        lane_sums lanes = {{}, partial.amax};
+        UNROLLED for (uint32_t k = 0; k < 4; k++) lanes.sums[k] =
+            wide ? partial.wide[k] : partial.narrow[k];
+        lanes = warp_sum(lanes, GSC_CUDA_THREADS * GSC_BLOCK / GSC_CHUNK);
+        if (t % 16 == 0) { /* the first thread of a block has the sums of its lanes */
+            (wide ? s.wide : s.narrow)[b] =
+                (lanes.sums[0] + lanes.sums[2]) + (lanes.sums[1] + lanes.sums[3]);
+            s.amax[b] = lanes.amax;
+        }
         __syncthreads();
+        bool done = true;
+        ONE_BY_ONE for (uint32_t i = 0; !wide && i * GSC_BLOCK < n; i++)
+        {
+            done &= is_trusted(s.narrow[i]);
+        }
+        if (done)
+            break;
     }
     if (t == 0)
         commit(call, &s, tensor_index, complex, in_double, n, before, index);
@@ -1461,8 +1550,7 @@ KERNEL(finish)
         }
         __syncthreads();
         if (t == 0)
-            for (uint32_t i = 0; i * GSC_RUN < n; i++)
-                sum += runs[i];
+            ONE_BY_ONE for (uint32_t i = 0; i * GSC_RUN < n; i++) sum += runs[i];
     }
     partial = block_sum(partial, warps);
     if (t == 0 && call->report) {
@@ -1480,21 +1568,18 @@ KERNEL(finish)
         call->histogram[t] = t < GSC_BINS ? call->bins[t] : call->histogram_elements;
 }
 
+/* Not inlined: a step in registers would be a copy of the code for each field. */
+SLOW void run_step(const gsc_step *step)
+{
+    const gsc_status status = gsc_step_run(step);
+    if (status != GSC_OK)
+        gsc_step_failed(step, status);
+}
+
 KERNEL(step)
 {
     gsc_step step;
-    step.kind = p.kind;
-    step.merge = p.merge;
-    step.has_policy = p.has_policy;
-    step.policy = policy_of(&p.policy);
-    step.factor = p.factor;
-    step.state = p.state;
-    step.other = p.other;
-    step.reports = p.reports;
-    step.n = p.n;
-    step.number = p.number;
-    step.out = p.out;
-    const gsc_status status = gsc_step_run(&step);
-    if (status != GSC_OK)
-        gsc_step_failed(&step, status);
+    gsc_copy(&step, &p, sizeof p);
+    memset((char *)&step + sizeof p, 0, sizeof step - sizeof p); /* later fields of a policy */
+    run_step(&step);
 }

@@ -126,7 +126,7 @@ typedef struct gsc_cuda_finish_parameter {
     gsc_cuda_policy policy; /* all zeros: none, so only elements are judged */
 } gsc_cuda_finish_parameter;
 
-/* A gsc_step. */
+/* A gsc_step, byte for byte; the policy ends earlier. */
 typedef struct gsc_cuda_step_parameter {
     uint32_t kind, merge;
     uint64_t has_policy;

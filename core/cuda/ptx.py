@@ -42,8 +42,9 @@ HEAD = """/* SPDX-License-Identifier: MIT */
 /* clang-format off */
 """
 # The version that launch.h gives the module, and the kernel that needs a later one.
-VERSION = ".version 6.0\n"
-MANY = r"^\.visible \.entry gsc_cuda_many\($.*?^}\n"
+VERSION, MANY = ".version 6.0\n", "gsc_cuda_many"
+DECLARATION = r"^\.func [^{;]*\n;\n"
+DEFINITION = r"^\.(?:func|visible \.entry) (?:[^\n]* )?(\w+)\(\n.*?^}\n"
 
 
 def bare(text):
@@ -99,8 +100,26 @@ def compile_ptx():
     version = re.search(r"^\.version .*\n", ptx, re.M)[0]
     if version != VERSION:
         sys.exit(f"clang wrote {version!r} instead of {VERSION!r}, which launch.h promises to drivers")
-    many = re.search(MANY, ptx, re.M | re.S)[0]
-    return string("gsc_cuda_ptx", ptx.replace(version, "").replace(many, "")) + string("gsc_cuda_ptx_many", many)
+    ptx = re.sub(DECLARATION, "", ptx.replace(version, ""), flags=re.M)
+    definitions = {m[1]: m[0] for m in re.finditer(DEFINITION, ptx, re.M | re.S)}
+    for definition in definitions.values():
+        ptx = ptx.replace(definition, "")
+    many = definitions.pop(MANY)
+    return string("gsc_cuda_ptx", ptx + callees_first(definitions)) + string("gsc_cuda_ptx_many", many)
+
+
+def callees_first(definitions):
+    """Returns the definitions, each function before its callers: none needs a declaration."""
+    ordered = {}
+
+    def add(name):
+        for callee in re.findall(r"\bcall\.uni .*\n\t(\w+), ", definitions[name]):
+            add(callee)
+        ordered.setdefault(name, definitions[name])
+
+    for name in definitions:
+        add(name)
+    return "".join(ordered.values())
 
 
 def string(name, ptx):

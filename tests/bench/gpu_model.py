@@ -386,6 +386,8 @@ ROUNDING = {
     "f8_e4m3fn": r"IADD3 .*\b0x7ffff\b",
     "f8_e5m2": r"IADD3 .*\b0xfffff\b",
 }
+# The outputs of a function for "narrow" ones, which decides at run time which it is.
+NARROW = ("cb16", "f8_e5m2", "f8_e4m3fn")
 OPERATIONS = {"store": "store", "check": "check", "clip": "clip", "clamp": "clip", "add": "add", "accumulate": "add"}
 
 
@@ -422,7 +424,7 @@ def ways(loop, named, out=None):
     loads, olds, stores = loop.loads, loop.olds, loop.stores
     if out:
         of_out = of_size(olds | stores, SIZES[out])
-        foreign |= (olds | stores) - of_out
+        foreign |= {i for i in (olds | stores) - of_out if i.always}
         olds, stores = olds & of_out, stores & of_out
     if named not in (None, "add"):
         loads, olds = loads | olds, set()
@@ -476,6 +478,8 @@ def ways(loop, named, out=None):
 
 def outputs(dtypes):
     """The dtypes of the output: the second of two; or float to each, and others to themselves and float."""
+    if "narrow" in dtypes:
+        return NARROW
     if len(dtypes) > 1 or dtypes[0] == "f64":
         return dtypes[-1:]
     return [dtype for dtype in SIZES if dtype in (dtypes[0], "f32") or (dtypes[0] == "f32" and dtype != "f64")]
@@ -489,7 +493,7 @@ def rows_of(text, architecture, clock):
     rows = []
     for ((kernel, _), body), name in zip(code.items(), plain, strict=True):
         name = name.split("(")[0].rpartition(" ")[2] if "<" not in name else re.search(r"\w+<[^(]*>", name)[0]
-        dtypes = re.findall(f"(?<![a-z0-9])({'|'.join(SIZES)})(?![a-z0-9])", name)
+        dtypes = re.findall(f"(?<![a-z0-9])({'|'.join(SIZES)}|narrow)(?![a-z0-9])", name)
         loop = hot_loop(body)
         if not dtypes or not loop:
             continue
@@ -502,7 +506,9 @@ def rows_of(text, architecture, clock):
             for way in ways(loop, named, out if len(outputs(dtypes)) > 1 else None)
         )
         for out, (operation, way, again, read, written) in several:
-            label = name if len(dtypes) > 1 else name.replace(f"<{dtypes[0]}>", f"<{dtypes[0]}, {out}>")
+            if operation == "slowest" and "quick" in name:  # it leaves the loop for other content
+                continue
+            label = f"{name.split('<')[0]}<{dtypes[0]}, {out}>"
             loaded = sum(i.bytes for i in read if i in loop.loads)
             elements = loaded // SIZES[dtypes[0]]
             stored = sum(i.bytes for i in written)

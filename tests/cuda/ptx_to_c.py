@@ -35,6 +35,7 @@ OPERATIONS = [
     ("mul.lo.T", INTEGERS, "U: U U", "a * b"),
     ("mad.lo.T", INTEGERS, "U: U U U", "a * b + c"),
     ("mul.wide.T", "u16 u32 s16 s32", "W: T T", "(W)a * b"),
+    ("mad.wide.T", "u16 u32 s16 s32", "W: T T W", "(W)a * b + c"),
     ("div.T", UNSIGNED, "T: T T", "a / b"),
     ("rem.T", UNSIGNED, "T: T T", "a % b"),
     ("min.T", INTEGERS, "T: T T", "a < b ? a : b"),
