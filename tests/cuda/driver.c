@@ -273,6 +273,64 @@ static void large_parameters(void)
     CHECK(strcmp(driver->kernel, "gsc_cuda_chunks") == 0); /* for the last 136 */
 }
 
+/* What a kernel could only fail on, in a way that ends CUDA for the process, is not launched. */
+static void refused_before_a_launch(void)
+{
+    static _Alignas(8) unsigned char memory[4096];
+    gsc_policy policy = GSC_POLICY_INIT;
+    gsc_tensor_options each = GSC_TENSOR_OPTIONS_INIT, counts = GSC_TENSOR_OPTIONS_INIT;
+    void *good = memory, *odd = memory + 4;
+    const gsc_tensor t = {good, 16, GSC_F32, 0, {0}},
+                     large = {good, UINT64_C(1) << 50, GSC_F8_E5M2, 0, {0}};
+    gsc_exec on = exec_of(context, NULL);
+    uint64_t size;
+    each.per_tensor = odd;
+    counts.histogram = odd;
+    on.workspace = memory;
+    on.workspace_size = sizeof memory;
+    CHECK(gsc_measure(&on, NULL, &t, 1, NULL, good, &err) == GSC_OK);
+    const int before = driver->launches;
+#define REFUSED(call, number, of, in)                                                              \
+    CHECK((call) == GSC_ERROR_VALUE && err.argument == (number) && strcmp(err.name, of) == 0 &&    \
+          strcmp(err.field, in) == 0)
+    REFUSED(gsc_scale(&on, odd, &t, &t, 1, NULL, good, &err), 1, "factor", "");
+    REFUSED(gsc_scale(&on, good, &t, &t, 1, NULL, odd, &err), 6, "report", "");
+    REFUSED(gsc_measure(&on, good, &t, 1, NULL, odd, &err), 5, "report", "");
+    REFUSED(gsc_unscale(&on, good, &t, &t, 1, NULL, odd, &err), 6, "report", "");
+    REFUSED(gsc_unscale_accumulate(&on, good, &t, &t, 0, NULL, odd, &err), 6, "report", "");
+    REFUSED(gsc_measure(&on, good, &t, 1, &each, good, &err), 4, "options", "per_tensor");
+    REFUSED(gsc_unscale(&on, good, &t, &t, 1, &each, good, &err), 5, "options", "per_tensor");
+    REFUSED(gsc_measure(&on, good, &t, 1, &counts, good, &err), 4, "options", "histogram");
+    REFUSED(gsc_state_init(&on, &policy, odd, &err), 2, "out", "");
+    REFUSED(gsc_state_init_from(&on, &policy, odd, good, &err), 2, "from", "");
+    REFUSED(gsc_state_update(&on, &policy, odd, good, good, &err), 2, "state", "");
+    REFUSED(gsc_state_update(&on, &policy, good, odd, good, &err), 3, "report", "");
+    REFUSED(gsc_state_update(&on, &policy, good, good, odd, &err), 4, "out", "");
+    REFUSED(gsc_factor_multiply(&on, odd, 2, good, &err), 1, "factor", "");
+    REFUSED(gsc_factor_multiply(&on, good, 2, odd, &err), 3, "out", "");
+    REFUSED(gsc_report_merge(&on, odd, 1, 0, NULL, good, &err), 1, "reports", "");
+    REFUSED(gsc_report_merge(&on, good, 1, 0, NULL, odd, &err), 5, "out", "");
+    REFUSED(gsc_factor_clip_grad_norm(&on, odd, good, 1, good, &err), 1, "factor", "");
+    REFUSED(gsc_factor_clip_grad_norm(&on, good, odd, 1, good, &err), 2, "report", "");
+    REFUSED(gsc_factor_clip_grad_norm(&on, good, good, 1, odd, &err), 4, "out", "");
+    REFUSED(gsc_factor_clip_outlier(&on, odd, good, good, &err), 1, "factor", "");
+    REFUSED(gsc_factor_clip_outlier(&on, good, odd, good, &err), 2, "state", "");
+    REFUSED(gsc_factor_clip_outlier(&on, good, good, odd, &err), 3, "out", "");
+    REFUSED(gsc_state_combine_decisions(&on, odd, good, good, &err), 1, "state", "");
+    REFUSED(gsc_state_combine_decisions(&on, good, odd, good, &err), 2, "other", "");
+    REFUSED(gsc_state_combine_decisions(&on, good, good, odd, &err), 3, "out", "");
+    on.workspace = odd;
+    REFUSED(gsc_measure(&on, NULL, &t, 1, NULL, good, &err), 0, "exec", "workspace");
+    CHECK(gsc_workspace_size(&on, &t, 1, NULL, &size, &err) == GSC_OK);
+    for (int i = 0; i < 2; i++) {
+        on.workspace = i ? memory : NULL;
+        on.workspace_size = size - (uint64_t)i;
+        CHECK(gsc_measure(&on, NULL, &t, 1, NULL, good, &err) == GSC_ERROR_CAPACITY);
+    }
+    CHECK(gsc_workspace_size(&on, &large, 1, NULL, &size, &err) == GSC_ERROR_COUNT);
+    CHECK(err.argument == 1 && driver->launches == before);
+}
+
 static void launch_fails(void)
 {
     static const struct {
@@ -534,6 +592,7 @@ int main(void)
     WITHOUT(forked_before);
 #define WITH(name) test(#name, with_context, name)
     WITH(launch_is_as_asked);
+    WITH(refused_before_a_launch);
     WITH(launch_fails);
     WITH(capture);
     WITH(memory_kinds);

@@ -308,8 +308,8 @@ static gsc_context *context; /* NULL: the host */
 static void *room(size_t size)
 {
     void *memory = NULL;
-    CHECK(gsc_memory_create(context, GSC_MEMORY_DEVICE, size, &memory, NULL) == GSC_OK);
-    memset(memory, 0x55, size); /* the emulated device has host memory */
+    CHECK(gsc_memory_create(context, GSC_MEMORY_HOST, size, &memory, NULL) == GSC_OK);
+    memset(memory, 0x55, size);
     return memory;
 }
 
@@ -516,7 +516,7 @@ int main(void)
     *(void **)&blocks = driver ? dlsym(driver, "standin_allocated") : NULL;
     *(void **)&create = driver ? dlsym(driver, "cuStreamCreate") : NULL;
     if (!CHECK(stream_of_launch && blocks && create))
-        return 1; /* it reads memory of the device, so the real one is not for it */
+        return 1;
     if (!CHECK(gsc_context_create_cuda(&(gsc_cuda_options)GSC_CUDA_OPTIONS_INIT, &context, &err) ==
                GSC_OK))
         return 1;
