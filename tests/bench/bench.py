@@ -26,6 +26,7 @@ os.environ |= {"NPROC": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"
 import ml_dtypes  # noqa: E402
 import numpy as np  # noqa: E402
 import page_table  # noqa: E402
+from models import GPT2, SMALL_GPT, counts_of_gpt, gpt  # noqa: E402
 from page_table import ORDER, number  # noqa: E402
 
 import gradscaler  # noqa: E402
@@ -43,12 +44,6 @@ except ImportError:
     jax = None
 
 
-def gpt2():
-    d = 768
-    block = [d, d, 3 * d * d, 3 * d, d * d, d, d, d, 4 * d * d, 4 * d, 4 * d * d, d]
-    return [50257 * d, 1024 * d, *block * 12, d, d]
-
-
 def resnet50():
     counts, inputs = [64 * 3 * 49, 64, 64], 64
     for width, blocks in ((64, 3), (128, 4), (256, 6), (512, 3)):
@@ -61,14 +56,8 @@ def resnet50():
     return [*counts, 2048 * 1000, 1000]
 
 
-def small_gpt(d=640, blocks=6, words=4096):
-    """Of the model that is trained, 34.8 million in all, in the order of its parameters."""
-    block = [d, d, 3 * d * d, 3 * d, d * d, d, d, d, 4 * d * d, 4 * d, 4 * d * d, d]
-    return [words * d, *block * blocks, d, d, d * words]
-
-
 LISTS = {  # name: elements of each tensor
-    "GPT-2": gpt2(),
+    "GPT-2": counts_of_gpt(*GPT2),
     "ResNet-50": resnet50(),
     "256 Ki": [256 << 10],  # stays in a large L2 cache
     "32 Ki": [32 << 10],  # in any L2
@@ -80,7 +69,7 @@ LISTS = {  # name: elements of each tensor
     "161 of 64": [64] * 161,
     "161 of 256": [256] * 161,
     "MLP of 6": [64 * 64, 64, 64 * 64, 64, 64 * 10, 10],
-    "small GPT": small_gpt(),
+    "small GPT": counts_of_gpt(*SMALL_GPT),
     "one value": [1],
 }
 DTYPES = {  # name: GSC_*, the type in NumPy
@@ -485,29 +474,13 @@ def drop_in_step(grads):
 
 
 @cache
-def trained(d=640, blocks=6, words=4096):
-    """A model of small_gpt() and the loss of a batch of one sequence."""
-    nn = torch.nn
-
-    class Block(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.before, self.into, self.out = nn.LayerNorm(d), nn.Linear(d, 3 * d), nn.Linear(d, d)
-            self.between, self.up, self.down = nn.LayerNorm(d), nn.Linear(d, 4 * d), nn.Linear(4 * d, d)
-
-        def forward(self, x):
-            shape = (*x.shape[:2], 10, d // 10)
-            heads = (each.view(shape).transpose(1, 2) for each in self.into(self.before(x)).chunk(3, -1))
-            mixed = nn.functional.scaled_dot_product_attention(*heads, is_causal=True)
-            x = x + self.out(mixed.transpose(1, 2).reshape(x.shape))
-            return x + self.down(nn.functional.gelu(self.up(self.between(x))))
-
+def trained():
+    """The parameters of the small GPT, and the loss of a batch of one sequence."""
     torch.manual_seed(0)
-    layers = [nn.Embedding(words, d), *(Block() for _ in range(blocks)), nn.LayerNorm(d)]
-    model = nn.Sequential(*layers, nn.Linear(d, words, bias=False))
-    assert [parameter.numel() for parameter in model.parameters()] == small_gpt()
-    inputs, targets = torch.randint(words, (1, 64)), torch.randint(words, (64,))
-    return list(model.parameters()), lambda: nn.functional.cross_entropy(model(inputs)[0], targets)
+    model = gpt(torch, *SMALL_GPT)
+    parameters, tokens = list(model.parameters()), torch.randint(SMALL_GPT[2], (1, 65))
+    assert [parameter.numel() for parameter in parameters] == LISTS["small GPT"]
+    return parameters, lambda: model(tokens)
 
 
 def training(how):

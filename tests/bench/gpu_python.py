@@ -22,14 +22,13 @@ import sys
 import threading
 import time
 
+import models
+
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # for the same bits each time
 
 SHORT = "short" in sys.argv[2:]
-D = 16 if SHORT else 768
-LAYERS = 2 if SHORT else 12
-WORDS, PLACES = (100, 32) if SHORT else (50257, 1024)
-BLOCK = [D, D, 3 * D * D, 3 * D, D * D, D, D, D, 4 * D * D, 4 * D, 4 * D * D, D]
-GPT2 = [WORDS * D, PLACES * D, *BLOCK * LAYERS, D, D]
+MODEL = (16, 2, 100, 32) if SHORT else models.GPT2
+GPT2 = models.counts_of_gpt(*MODEL)
 
 
 def say(**result):
@@ -433,46 +432,6 @@ def torch_kind():
 # ---- a training ----
 
 
-def gpt2(torch, device):
-    functional = torch.nn.functional
-
-    class Block(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.norms = torch.nn.ModuleList(torch.nn.LayerNorm(D) for _ in range(2))
-            self.attend, self.project = torch.nn.Linear(D, 3 * D), torch.nn.Linear(D, D)
-            self.widen, self.narrow = torch.nn.Linear(D, 4 * D), torch.nn.Linear(4 * D, D)
-
-        def forward(self, x):
-            batch, length, _ = x.shape
-            heads = max(D // 64, 1)
-            parts = self.attend(self.norms[0](x)).view(batch, length, 3, heads, D // heads).permute(2, 0, 3, 1, 4)
-            y = functional.scaled_dot_product_attention(*parts, is_causal=True)
-            x = x + self.project(y.transpose(1, 2).reshape(batch, length, D))
-            return x + self.narrow(functional.gelu(self.widen(self.norms[1](x))))
-
-    class GPT2Model(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.words, self.places = torch.nn.Embedding(WORDS, D), torch.nn.Embedding(PLACES, D)
-            self.blocks, self.norm = torch.nn.ModuleList(Block() for _ in range(LAYERS)), torch.nn.LayerNorm(D)
-
-        def forward(self, tokens):
-            x = self.words(tokens[:, :-1]) + self.places.weight[: tokens.shape[1] - 1]
-            for block in self.blocks:
-                x = block(x)
-            logits = functional.linear(self.norm(x), self.words.weight)
-            return functional.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten())
-
-    torch.manual_seed(5)
-    with torch.device(device):
-        model = GPT2Model()
-    for parameter in model.parameters():
-        if parameter.dim() > 1:
-            torch.nn.init.normal_(parameter, std=0.02)
-    return model
-
-
 def train():
     torch, device = torch_and_device()
     from gradscaler.torch import GradScaler
@@ -480,12 +439,14 @@ def train():
     steps, batch, length = (4, 2, 16) if SHORT else (50, 8, 512)
     narrow = torch.bfloat16 if device == "cpu" else torch.float16
     torch.manual_seed(6)
-    tokens = torch.randint(WORDS, (8, batch, length + 1), device=device)
+    tokens = torch.randint(MODEL[2], (8, batch, length + 1), device=device)
 
     def trained(kind, clip, fused, deterministic=False):
         """Losses of the steps, and milliseconds of one, warmed up."""
         torch.use_deterministic_algorithms(deterministic, warn_only=True)
-        model = gpt2(torch, device)
+        torch.manual_seed(5)
+        with torch.device(device):
+            model = models.gpt(torch, *MODEL)
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=fused)
         made = {"torch": torch.amp.GradScaler, "ours": GradScaler}.get(kind)
         scaler = made(device, 65536.0, growth_interval=20) if made else None

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""The block of a processor in docs/measured.md, from what bench.py measured: text alone."""
+"""The blocks that the programs of this folder write into pages; that of a processor, from what bench.py measured."""
 
 import re
 import textwrap
+from pathlib import Path
 
 ORDER = ("f32", "f16", "bf16", "f8_e4m3fn", "f8_e5m2", "cb16")
 BLOCK = re.compile(r"<!-- written by ci/bench --page: ([^\n]*) -->\n(.*?)<!-- to here -->\n", re.DOTALL)
@@ -57,3 +58,10 @@ def with_block(text, new, version):
         raise SystemExit("docs/measured.md has no block that ci/bench wrote: put an empty one where the first shall be")
     blocks = {match[1]: match[0] for match in old if match[1] == kind or of_this in match[2]} | {kind: new}
     return text[: old[0].start()] + "\n".join(blocks.values()) + text[old[-1].end() :]
+
+
+def rewrite(page, script, text):
+    """Writes the text into the block of this script."""
+    page, begin, end = Path(__file__).parents[2] / page, f"<!-- written by {script} -->\n", "<!-- to here -->"
+    before, rest = page.read_text().split(begin)
+    page.write_text(before + begin + text + end + rest.split(end, 1)[1])

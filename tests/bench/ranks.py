@@ -13,10 +13,11 @@ import math
 import statistics
 from pathlib import Path
 
+from page_table import rewrite
+
 import gradscaler
 
 ROOT = Path(__file__).parents[2]
-BEGIN, END = "<!-- written by tests/bench/ranks.py --guide -->", "<!-- to here -->"
 SIZE, GROUP = 256, 64
 NETWORKS = {"5 µs, 25 GB/s": (5e-6, 25e9), "30 µs, 1.25 GB/s": (30e-6, 1.25e9)}  # InfiniBand, 10 Gbit Ethernet
 RANKS = [8, 64, 512, 4096, 65536]
@@ -74,9 +75,7 @@ def main():
     options = parser.parse_args()
     table = "\n".join(lines())
     if options.guide:
-        guide = ROOT / "docs/ranks.md"
-        before, rest = guide.read_text().split(BEGIN)
-        guide.write_text(before + BEGIN + "\n" + table + "\n" + END + rest.split(END)[1])
+        rewrite("docs/ranks.md", "tests/bench/ranks.py --guide", table + "\n")
     print(table)
 
 
