@@ -269,8 +269,7 @@ static void fill(unsigned char *memory, uint64_t bytes, uint32_t dtype, uint32_t
 static void *try_memory(uint64_t bytes, gsc_error *err)
 {
     void *memory = NULL;
-    return gsc_memory_create(context, GSC_MEMORY_DEVICE, bytes, &memory, err) == GSC_OK ? memory
-                                                                                        : NULL;
+    return gsc_memory_create(context, GSC_MEMORY_DEVICE, bytes, &memory, err) ? NULL : memory;
 }
 
 /* Without memory for it m->factor is NULL. */
@@ -334,8 +333,7 @@ static void tear_down(measurement *m)
                    m->options.per_tensor,
                    m->on.workspace};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        if (all[i])
-            device_free(all[i]);
+        device_free(all[i]);
 }
 
 static void print_measured(measurement *m, const char *name)
@@ -520,8 +518,7 @@ static void fault_context(void)
     on.context = context;
     GSC(gsc_memory_copy(&on, memory, from, 64, &err));
     GSC(gsc_exec_wait(&on, &err));
-    GSC(gsc_context_create_cuda(&(gsc_cuda_options)GSC_CUDA_OPTIONS_INIT, &on.context, &err));
-    gsc_context_destroy(on.context);
+    gsc_context_destroy(new_context());
     device_free(memory);
     CU(context_current(&current));
     CHECK(current == foreign);
@@ -543,30 +540,24 @@ static const struct {
 
 static void open_times(void)
 {
-    void *library = dlopen("libcuda.so.1", RTLD_NOW), *symbol, *primary;
-    int32_t (*init)(uint32_t), (*retain)(void **, int32_t);
-    if (!library || !(symbol = dlsym(library, "cuInit")))
-        die("libcuda.so.1", "cannot be loaded");
-    memcpy(&init, &symbol, sizeof symbol);
-    symbol = dlsym(library, "cuDevicePrimaryCtxRetain");
-    memcpy(&retain, &symbol, sizeof symbol);
-    const double start = seconds();
-    if (!retain || init(0) != 0)
-        die("cuInit", "fails");
-    const double started = seconds();
-    if (retain(&primary, 0) != 0)
-        die("cuDevicePrimaryCtxRetain", "fails");
-    const double retained = seconds();
-    GSC(gsc_context_create_cuda(&(gsc_cuda_options)GSC_CUDA_OPTIONS_INIT, &context, &err));
-    const double loaded = seconds();
-    gsc_context *second;
-    GSC(gsc_context_create_cuda(&(gsc_cuda_options)GSC_CUDA_OPTIONS_INIT, &second, &err));
+    void *primary;
+    gsc_context *contexts[2];
+    double at[5];
+    load_driver();
+    for (int i = 0; i < 5; i++) {
+        at[i] = seconds();
+        if (i == 0)
+            CU(init(0));
+        else if (i == 1)
+            CU(context_retain(&primary, 0));
+        else if (i < 4)
+            contexts[i - 2] = new_context();
+    }
     printf(
         "{\"driver_ms\": %.3f, \"context_ms\": %.3f, \"kernels_ms\": %.3f, \"again_ms\": %.3f}\n",
-        (started - start) * 1e3, (retained - started) * 1e3, (loaded - retained) * 1e3,
-        (seconds() - loaded) * 1e3);
-    gsc_context_destroy(second);
-    gsc_context_destroy(context);
+        (at[1] - at[0]) * 1e3, (at[2] - at[1]) * 1e3, (at[3] - at[2]) * 1e3, (at[4] - at[3]) * 1e3);
+    gsc_context_destroy(contexts[0]);
+    gsc_context_destroy(contexts[1]);
 }
 
 int main(int count, char **arguments)
