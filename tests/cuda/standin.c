@@ -483,24 +483,21 @@ static struct block {
 } blocks[1 << 12];
 enum { BLOCKS = sizeof blocks / sizeof *blocks };
 
-/* The block that begins there; of NULL one that is free. */
-static struct block *block_at(const void *memory)
+/* The block that has this byte; of NULL one that is free. */
+static struct block *block_of(const void *byte)
 {
     for (struct block *b = blocks; b < blocks + BLOCKS; b++)
-        if (b->memory == memory)
+        if (b->memory ? (uintptr_t)byte - (uintptr_t)b->memory < b->bytes : !byte)
             return b;
     return NULL;
 }
 
 EXPORT bool standin_block(uint64_t address, uint64_t *start, uint64_t *end)
 {
-    for (const struct block *b = blocks; b < blocks + BLOCKS; b++) {
-        *start = (uint64_t)(uintptr_t)b->memory;
-        *end = *start + b->bytes;
-        if (*start != 0 && address - *start < b->bytes)
-            return true;
-    }
-    return false;
+    const struct block *b = address ? block_of((const void *)(uintptr_t)address) : NULL;
+    *start = b ? (uint64_t)(uintptr_t)b->memory : 0;
+    *end = b ? *start + b->bytes : 0;
+    return b != NULL;
 }
 
 EXPORT uint64_t standin_pages(void)
@@ -529,7 +526,7 @@ static int32_t allocate(void **out, uint64_t bytes, bool of_host)
 {
     pthread_mutex_lock(&lock);
     /* More than any device has is refused here: a sanitizer's allocator would end the process. */
-    struct block *b = bytes >> 39 ? NULL : block_at(NULL);
+    struct block *b = bytes >> 39 ? NULL : block_of(NULL);
     *out = !b        ? NULL
            : of_host ? aligned_alloc(256, (bytes + 255) / 256 * 256)
                      : device_block(bytes);
@@ -545,8 +542,8 @@ static int32_t allocate(void **out, uint64_t bytes, bool of_host)
 static int32_t deallocate(void *memory, bool of_host)
 {
     pthread_mutex_lock(&lock);
-    struct block *b = block_at(memory);
-    const bool is_known = b && b->of_host == of_host;
+    struct block *b = block_of(memory);
+    const bool is_known = b && b->memory == memory && b->of_host == of_host;
     if (is_known && of_host)
         free(memory);
     else if (is_known)
@@ -594,13 +591,12 @@ int32_t cuMemFreeHost(void *memory)
     return deallocate(memory, true);
 }
 
-/* Of the first byte of a block. */
 int32_t cuPointerGetAttribute(void *value, int32_t attribute, uint64_t address)
 {
     enum { TYPE = 2 /* 1 host, 2 device */, ORDINAL = 9 };
     ENTER(value && (attribute == TYPE || attribute == ORDINAL));
     pthread_mutex_lock(&lock);
-    const struct block *b = block_at((void *)(uintptr_t)address);
+    const struct block *b = block_of((void *)(uintptr_t)address);
     if (b)
         *(int32_t *)value = attribute == ORDINAL ? b->device : b->of_host ? 1 : 2;
     pthread_mutex_unlock(&lock);
