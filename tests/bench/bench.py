@@ -421,14 +421,15 @@ def torchs_gradients(grads):
     return repeated(call)
 
 
-def torchs_own(parameters, kind=None):
+def torchs_own(parameters, drop_in=False):
     """An optimizer that does nothing, and two scalers."""
+    from gradscaler.torch import GradScaler
 
     class Nothing(torch.optim.Optimizer):
         def step(self):
             pass
 
-    kind = kind or torch.amp.GradScaler
+    kind = GradScaler if drop_in else torch.amp.GradScaler
     scalers = [kind("cpu", init_scale=scale, growth_interval=10**9) for scale in BACK]
     for scaler in scalers:
         scaler.scale(torch.zeros(()))
@@ -445,32 +446,21 @@ def torch_unscale(grads):
     return repeated(call)
 
 
-def torch_step(grads):
-    parameters, max_norm = grads.torch, 1e9 * grads.max_norm
-    optimizer, scalers = torchs_own(parameters)
-
-    def call(i):
-        scalers[i].unscale_(optimizer)
+def step_with_torch(scaler, optimizer, parameters, max_norm):
+    """Unscale, clip, step or not, update; gradscaler.torch clips where it unscales."""
+    if type(scaler) is torch.amp.GradScaler:
+        scaler.unscale_(optimizer)
         torch.nn.utils.clip_grad_norm_(parameters, max_norm)
-        scalers[i].step(optimizer)
-        scalers[i].update()
+    else:
+        scaler.unscale_(optimizer, max_norm=max_norm)
+    scaler.step(optimizer)
+    scaler.update()
 
-    return repeated(call)
 
-
-def drop_in_step(grads):
-    """torch_step with gradscaler.torch, which clips, too."""
-    from gradscaler.torch import GradScaler
-
+def torch_step(grads, drop_in=False):
     parameters, max_norm = grads.torch, 1e9 * grads.max_norm
-    optimizer, scalers = torchs_own(parameters, GradScaler)
-
-    def call(i):
-        scalers[i].unscale_(optimizer, max_norm=max_norm)
-        scalers[i].step(optimizer)
-        scalers[i].update()
-
-    return repeated(call)
+    optimizer, scalers = torchs_own(parameters, drop_in)
+    return repeated(lambda i: step_with_torch(scalers[i], optimizer, parameters, max_norm))
 
 
 @cache
@@ -489,23 +479,15 @@ def training(how):
     def competitor(grads):
         if torch is None:
             raise NotRunError("torch is not installed")
-        from gradscaler.torch import GradScaler
-
         parameters, loss = trained()
-        optimizer, (scaler, _) = torchs_own(parameters, torch.amp.GradScaler if how == "torch" else GradScaler)
+        optimizer, (scaler, _) = torchs_own(parameters, how != "torch")
 
         def call(i):
             for parameter in parameters:
                 parameter.grad = None
             scaler.scale(loss()).backward()
-            if how == "torch":
-                scaler.unscale_(optimizer)
-                torch.nn.utils.clip_grad_norm_(parameters, 1e9)
-            elif how:
-                scaler.unscale_(optimizer, max_norm=1e9)
             if how:
-                scaler.step(optimizer)
-                scaler.update()
+                step_with_torch(scaler, optimizer, parameters, 1e9)
 
         return repeated(call, time.thread_time)  # of long times the interruptions would be more than what is added
 
@@ -562,7 +544,7 @@ OPERATIONS = {  # name: competitors; ours first
     "friendly, held": {"ours": partial(python_step, held=True), "torch": torch_step},
     "list built": {"ours": raw_step, "torch": torch_step},
     "torch's gradients": {"ours": torchs_gradients, "torch": torch_unscale},
-    "GradScaler": {"ours": drop_in_step, "torch": torch_step},
+    "GradScaler": {"ours": partial(torch_step, drop_in=True), "torch": torch_step},
     "metrics": {"ours": an_update("metrics"), "nothing": an_update("")},
     "a line of history": {"ours": an_update("history"), "nothing": an_update("")},
     "in one call": {"ours": training("call"), "added": training("torch"), "nothing": training("")},
