@@ -524,6 +524,9 @@ static void *device_block(uint64_t bytes)
 
 static int32_t allocate(void **out, uint64_t bytes, bool of_host)
 {
+    FORBID_CAPTURE();
+    if (!standin_current())
+        return INVALID_CONTEXT;
     pthread_mutex_lock(&lock);
     /* More than any device has is refused here: a sanitizer's allocator would end the process. */
     struct block *b = bytes >> 39 ? NULL : block_of(NULL);
@@ -541,6 +544,7 @@ static int32_t allocate(void **out, uint64_t bytes, bool of_host)
 
 static int32_t deallocate(void *memory, bool of_host)
 {
+    FORBID_CAPTURE();
     pthread_mutex_lock(&lock);
     struct block *b = block_of(memory);
     const bool is_known = b && b->memory == memory && b->of_host == of_host;
@@ -556,38 +560,30 @@ static int32_t deallocate(void *memory, bool of_host)
     return is_known ? OK : INVALID_VALUE;
 }
 
+int32_t cuMemHostAlloc(void **memory, uint64_t bytes, uint32_t flags)
+{
+    ENTER(memory && bytes && flags <= 7);
+    return allocate(memory, bytes, true);
+}
+
 int32_t cuMemAlloc_v2(uint64_t *address, uint64_t bytes)
 {
-    void *memory;
+    void *memory = NULL;
     ENTER(address && bytes);
-    FORBID_CAPTURE();
-    if (!standin_current())
-        return INVALID_CONTEXT;
     const int32_t result = allocate(&memory, bytes, false);
     *address = (uint64_t)(uintptr_t)memory;
     return result;
 }
 
-int32_t cuMemHostAlloc(void **memory, uint64_t bytes, uint32_t flags)
-{
-    ENTER(memory && bytes && flags <= 7);
-    FORBID_CAPTURE();
-    if (!standin_current())
-        return INVALID_CONTEXT;
-    return allocate(memory, bytes, true);
-}
-
 int32_t cuMemFree_v2(uint64_t address)
 {
     ENTER(address);
-    FORBID_CAPTURE();
     return deallocate((void *)(uintptr_t)address, false);
 }
 
 int32_t cuMemFreeHost(void *memory)
 {
     ENTER(memory);
-    FORBID_CAPTURE();
     return deallocate(memory, true);
 }
 
@@ -624,13 +620,6 @@ int32_t cuStreamCreate(void **out, uint32_t flags)
     if (make(out, 1 << 20) != OK) /* of that size it is mapped, above 4 GiB, as a test wants it */
         return OUT_OF_MEMORY;
     ((stream *)*out)->is_non_blocking = flags;
-    return OK;
-}
-
-int32_t cuStreamDestroy_v2(void *on)
-{
-    ENTER(on);
-    free(on);
     return OK;
 }
 
@@ -801,9 +790,12 @@ int32_t cuEventElapsedTime(float *milliseconds, void *start, void *end)
     return OK;
 }
 
-int32_t cuEventDestroy_v2(void *event)
-{
-    ENTER(event);
-    free(event);
-    return OK;
-}
+#define FREES(symbol)                                                                              \
+    int32_t symbol(void *freed)                                                                    \
+    {                                                                                              \
+        ENTER(freed);                                                                              \
+        free(freed);                                                                               \
+        return OK;                                                                                 \
+    }
+FREES(cuEventDestroy_v2)
+FREES(cuStreamDestroy_v2)
