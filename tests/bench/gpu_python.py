@@ -60,29 +60,23 @@ def microseconds(call, repeats=20, rounds=5):
     return round(statistics.median(times), 2)
 
 
+def replays(scaler, report, fill, launch, values):
+    """A graph that unscales by 8 at first divides by the scale in force, and its report is of the last replay."""
+    for value in (16.0, float("inf"), 16.0):
+        scale = scaler.loss_scale
+        fill(value)
+        launch()
+        assert (report.overflow, report.scale) == (value > 16, scale)
+        assert report.overflow or set(values()) == {16 / scale}
+        scaler.update(report)
+    assert scaler.loss_scale == 4.0
+
+
 def gradients(np):
     return [np.linspace(-3, 3, min(n, 100_000), dtype=np.float32) for n in GPT2]
 
 
 # ---- arrays of the driver itself ----
-
-
-class DLTensor(ctypes.Structure):
-    _fields_ = [("data", ctypes.c_void_p), ("device", ctypes.c_int32 * 2), ("dimensions", ctypes.c_int32)]
-    _fields_ += [("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16)]
-    _fields_ += [("shape", ctypes.POINTER(ctypes.c_int64)), ("strides", ctypes.c_void_p), ("offset", ctypes.c_uint64)]
-
-
-DELETER = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-
-
-class DLManagedTensor(ctypes.Structure):
-    _fields_ = [("tensor", DLTensor), ("context", ctypes.c_void_p), ("deleter", DELETER)]
-
-
-@DELETER
-def kept(_):
-    """The array keeps its memory."""
 
 
 class Driver:
@@ -112,16 +106,12 @@ def array_kind(driver, np):
         stream = 0
 
         def __init__(self, values):
-            values = np.asarray(values, np.float32)
-            self.bytes, self.shape = values.nbytes, (ctypes.c_int64 * 1)(values.size)
-            self.at = ctypes.c_uint64()
-            driver("cuMemAlloc_v2", ctypes.byref(self.at), ctypes.c_uint64(max(self.bytes, 1)))
-            self.set(values)
-            tensor = DLTensor(self.at.value, (2, 0), 1, 2, 32, 1, self.shape, None, 0)
-            self.managed = DLManagedTensor(tensor, None, kept)
+            self.host, self.at = np.array(values, np.float32), ctypes.c_uint64()
+            driver("cuMemAlloc_v2", ctypes.byref(self.at), ctypes.c_uint64(max(self.host.nbytes, 1)))
+            self.set(self.host)
 
         def copied(self, to, source):
-            driver("cuMemcpyAsync", *map(ctypes.c_uint64, (to, source, self.bytes)), ctypes.c_void_p(self.stream))
+            driver("cuMemcpyAsync", *map(ctypes.c_uint64, (to, source, self.host.nbytes)), ctypes.c_void_p(self.stream))
             driver("cuStreamSynchronize", ctypes.c_void_p(self.stream))
 
         def set(self, values):
@@ -129,7 +119,7 @@ def array_kind(driver, np):
             self.copied(self.at.value, values.ctypes.data)
 
         def get(self):
-            values = np.empty(self.shape[0], np.float32)
+            values = np.empty_like(self.host)
             self.copied(values.ctypes.data, self.at.value)
             return values
 
@@ -141,9 +131,13 @@ def array_kind(driver, np):
             return (2, 0)
 
         def __dlpack__(self, stream=None):
-            new = ctypes.pythonapi.PyCapsule_New
-            new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
-            return new(ctypes.addressof(self.managed), b"dltensor", None)
+            """NumPy's capsule with another address and device in it."""
+            capsule, pointer = self.host.__dlpack__(), ctypes.pythonapi.PyCapsule_GetPointer
+            pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+            tensor = pointer(capsule, b"dltensor")
+            ctypes.c_uint64.from_address(tensor).value = self.at.value
+            (ctypes.c_int32 * 2).from_address(tensor + 8)[:] = (2, 0)
+            return capsule
 
     return Array
 
@@ -169,7 +163,7 @@ def scaler():
         scaler = Scaler(init_scale=8.0)
         found.append(scaler.unscale([arrays[-1]], want=Want.AMAX).amax)
 
-    arrays[-1].set(np.full(arrays[-1].shape[0], 16.0))
+    arrays[-1].set(np.full_like(arrays[-1].host, 16.0))
     thread = threading.Thread(target=side)  # without a context
     thread.start()
     thread.join()
@@ -181,15 +175,12 @@ def scaler():
     report = scaler.unscale(arrays[-2:], want=Want.NORM)
     driver("cuStreamEndCapture", stream, ctypes.byref(graph))
     driver("cuGraphInstantiateWithFlags", ctypes.byref(executable), graph, ctypes.c_uint64(0))
-    for value, overflow in ((16.0, False), (np.inf, True), (16.0, False)):
-        scale = scaler.loss_scale
+
+    def fill(value):
         for array in arrays[-2:]:
-            array.set(np.full(array.shape[0], value))
-        driver("cuGraphLaunch", executable, stream)
-        assert (report.overflow, report.scale) == (overflow, scale)
-        assert overflow or (arrays[-1].get() == 16 / scale).all()
-        scaler.update(report)
-    assert scaler.loss_scale == 4.0
+            array.set(np.full_like(array.host, value))
+
+    replays(scaler, report, fill, lambda: driver("cuGraphLaunch", executable, stream), arrays[-1].get)
 
     lazy = Scaler(init_scale=1.0)
     say(
@@ -386,13 +377,7 @@ def neutral(torch):
     once = torch.cuda.CUDAGraph()
     with torch.cuda.graph(once):
         report = scaler.unscale(grads)
-    for value, overflow in ((16.0, False), (float("nan"), True), (16.0, False)):
-        for grad in grads:
-            grad.fill_(value)
-        once.replay()
-        scale = scaler.loss_scale
-        assert report.overflow == overflow and (overflow or grads[0][0].item() == 16 / scale)
-        scaler.update(report)
+    replays(scaler, report, lambda x: [grad.fill_(x) for grad in grads], once.replay, grads[0].tolist)
     say(claim="an unread report waits for nothing", enqueued_us=round(enqueued * 1e6), read_us=round(read * 1e6))
 
 
@@ -519,12 +504,7 @@ def cupy():
         stream.begin_capture()
         report = scaler.unscale(one)
         once = stream.end_capture()
-        for value in (16.0, np.inf, 16.0):
-            one[0].fill(value)
-            scale = scaler.loss_scale
-            once.launch(stream)
-            assert report.overflow == (value == np.inf) and (report.overflow or one[0].get()[0] == 16 / scale)
-            scaler.update(report)
+        replays(scaler, report, one[0].fill, lambda: once.launch(stream), one[0].get)
         unread = microseconds(lambda: scaler.unscale(arrays))
     say(cupy=cupy.__version__, claims="bits of the host, two streams, a graph", arrays=len(arrays), unread_us=unread)
 
