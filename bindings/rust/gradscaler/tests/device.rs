@@ -138,6 +138,12 @@ fn guards() -> (Scaler, Scaler) {
 fn a_guard_skips_and_clips_there() -> Result<()> {
     let clipped = "clipped: multiplied by 0.357143: the norm, 7, is above 2.5, 1 in a row";
     let loss = "skipped: decided by a combined state";
+    let (mut host, before) = (guards().0, guards().0.factor());
+    for norm in [1.0, 1.5, 7.0] {
+        host.update(&Report::of(false).with_norm(norm))?;
+    }
+    let factor = before.clip_outlier(host.state())?;
+    assert_eq!(factor.inverse(), before.inverse() * (2.5 / 7.0));
     for device in devices() {
         let (scaler, losses) = guards();
         let (mut scaler, mut losses) = (scaler.to_device(&device)?, losses.to_device(&device)?);
