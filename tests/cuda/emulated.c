@@ -8,24 +8,12 @@
 
 struct emulated emulated;
 
-/* Number k of n in an order: forward, backward, or in steps that have no factor in common with n.
- */
+/* Number k of n in an order: forward, backward, or in steps of a prime. */
 static uint32_t ordered(uint64_t order, uint32_t k, uint32_t n)
 {
-    uint64_t stride = 2654435761u % n | 1;
     if (order != 2)
         return order == 0 ? k : n - 1 - k;
-    for (uint64_t a = stride, b = n;; a = stride, b = n) {
-        while (b != 0) {
-            uint64_t rest = a % b;
-            a = b;
-            b = rest;
-        }
-        if (a == 1)
-            break;
-        stride++;
-    }
-    return (uint32_t)((k * stride + emulated.launches) % n);
+    return (uint32_t)((k * UINT64_C(2654435761) + emulated.launches) % n);
 }
 
 uint32_t emulated_thread(uint32_t k)

@@ -199,9 +199,6 @@ static __attribute__((noinline)) void touch(access *seen, u32 start, u64 address
     }
 }
 
-/* Of the address sanitizer, where that is built in. */
-int __asan_address_is_poisoned(const volatile void *at) __attribute__((weak));
-
 /* Of the devices' memory, from `pages` on, and the block that was reached last. */
 static access *seen_global;
 static u64 pages, block_begin, block_end;
@@ -209,16 +206,14 @@ static u64 pages, block_begin, block_end;
 INLINE void *reach_global(u64 address, u32 bytes, u32 how, int line)
 {
     const bool is_device = address - pages < STANDIN_MEMORY;
-    if (is_device && (address < block_begin || address >= block_end) &&
-        !standin_block(address, &block_begin, &block_end))
+    const bool is_known = (address >= block_begin && address < block_end) ||
+                          standin_block(address, &block_begin, &block_end);
+    if (!is_known && is_device)
         fail(line, "an address of nothing that was allocated", address);
-    u8 *at = reach(NULL, is_device ? block_begin : 0, is_device ? block_end : UINT64_MAX, address,
+    u8 *at = reach(NULL, is_known ? block_begin : 0, is_known ? block_end : UINT64_MAX, address,
                    bytes, line);
     if (is_in_block(address))
         fail(line, "an address that is not global", address);
-    if (__asan_address_is_poisoned &&
-        (__asan_address_is_poisoned(at) || __asan_address_is_poisoned(at + bytes - 1)))
-        fail(line, "an address of nothing that was allocated", address);
     if (is_device)
         touch(seen_global + (address - pages), launch_start, address, bytes, how, line);
     return at;

@@ -480,16 +480,17 @@ static struct block {
     uint64_t bytes;
     bool of_host;
     int32_t device;
-} blocks[1 << 12];
+} blocks[1 << 12], *unused_blocks = blocks;
 enum { BLOCKS = sizeof blocks / sizeof *blocks };
 
 /* The block that has this byte; of NULL one that is free. */
 static struct block *block_of(const void *byte)
 {
-    for (struct block *b = blocks; b < blocks + BLOCKS; b++)
-        if (b->memory ? (uintptr_t)byte - (uintptr_t)b->memory < b->bytes : !byte)
-            return b;
-    return NULL;
+    struct block *b = blocks;
+    while (b < unused_blocks &&
+           !(b->memory ? (uintptr_t)byte - (uintptr_t)b->memory < b->bytes : !byte))
+        b++;
+    return b < unused_blocks || (!byte && b < blocks + BLOCKS) ? b : NULL;
 }
 
 EXPORT bool standin_block(uint64_t address, uint64_t *start, uint64_t *end)
@@ -534,6 +535,7 @@ static int32_t allocate(void **out, uint64_t bytes, bool of_host)
            : of_host ? aligned_alloc(256, (bytes + 255) / 256 * 256)
                      : device_block(bytes);
     if (*out) {
+        unused_blocks += b == unused_blocks;
         *b = (struct block){*out, bytes, of_host,
                             (int32_t)((context *)standin_current() - contexts)};
         state.allocated++;
