@@ -257,7 +257,7 @@ static void compare_tensors(void)
     static const double scales[] = {65536, 3, 0x1p60, 0x1p-80, 0x1.8p130};
     /* The third asks for what only the careful path counts. */
     static const uint32_t wants[] = {0, GSC_WANT_NORM | GSC_WANT_AMAX, WANT_ALL};
-    static const uint64_t counts[] = {0, 1, 63, 65, 4097};
+    static const uint64_t counts[] = {0, 1, 3, 63, 64, 65, 4095, 4096, 4097};
     lists all = {0}, in_place = {.in_place = true};
     for (uint32_t in = 1; gsc_dtype_size(in); in++)
         for (uint32_t out = 1; gsc_dtype_size(out); out++)
@@ -266,8 +266,11 @@ static void compare_tensors(void)
                     lists_add(&all, counts[i], in, out);
                 /* At an address that suits the dtype, but not a vector of it. */
                 lists_add_at(&all, 1000, in, out, gsc_dtype_size(in), gsc_dtype_size(out));
-                if (in == out)
-                    lists_add(&all, 131072 + 4096 + 65, in, out);
+                lists_add(&all,
+                          in == out        ? 131072 + 4096 + 65
+                          : (in + out) % 4 ? 300
+                                           : 65537,
+                          in, out);
             }
     for (uint32_t in = 1; gsc_dtype_size(in); in++)
         for (uint32_t out = 1; gsc_dtype_size(out); out++)
@@ -282,7 +285,8 @@ static void compare_tensors(void)
         lists_fill(&all, kind);
         lists_fill(&in_place, kind);
         const size_t first = is_emulated ? kind : 0;
-        const size_t end = is_emulated ? first + 1 : sizeof scales / sizeof *scales;
+        const size_t end =
+            is_emulated ? first + 1 + (kind == TAME) : sizeof scales / sizeof *scales;
         for (size_t i = first; i < end; i++)
             for (enum operation operation = 0; operation < OPERATIONS; operation++)
                 for (size_t j = operation == SCALE ? 2 : 0; j < sizeof wants / sizeof *wants; j++) {
@@ -477,9 +481,11 @@ static void compare_small_calls(void)
     records_close();
 }
 
-/* Every preset over random steps, and a scale that is set in between. */
+/* Every preset over random steps, of which many in a row overflow, and scales that are set in
+   between. */
 static void compare_policies(void)
 {
+    static const double scales[] = {384.3, 0, HUGE_VAL};
     const char *name;
     records_open(NULL, 0);
     for (uint32_t preset = 0; (name = gsc_preset_name(preset)); preset++) {
@@ -487,20 +493,22 @@ static void compare_policies(void)
         GSC(gsc_policy_preset(name, &policy, &err));
         policy.growth_interval = policy.growth_interval > 5 ? 5 : policy.growth_interval;
         BOTH(gsc_state_init(on, &policy, &r->state, &err));
-        for (int step = 0; step < 60; step++) {
+        for (int step = 0; step < 240; step++) {
             const uint64_t generation = host.state.factor.generation;
             const gsc_policy *of_policy = step % 3 ? &policy : NULL;
             const bool of_state = step % 4 != 1;
             host.report = random_report();
             host.report.generation = step % 5 ? generation : host.report.generation;
+            if (step / 80 == 1)
+                host.report.overflow = 1;
             host.from = host.state;
-            host.from.factor.scale = (double)(1 + random_bits() % 1000);
+            host.from.factor.scale = scales[step / 80];
             upload(&device->report, &host.report, sizeof host.report);
             upload(&device->from, &host.from, sizeof host.from);
             BOTH(gsc_report_set_rank(on, &r->report, of_policy, of_state ? &r->state : NULL,
                                      (uint32_t)step, &r->report, &err));
             BOTH(gsc_state_update(on, &policy, &r->state, &r->report, &r->state, &err));
-            if (step % 20 == 19)
+            if (step % 80 == 79)
                 BOTH(gsc_state_init_from(on, &policy, &r->from, &r->state, &err));
             same_records(name);
         }
