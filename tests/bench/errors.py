@@ -6,7 +6,6 @@ Gradients of GPT-2's 148 shapes with magnitudes over many octaves, multiplied by
 library divides them by the scale and takes the norm as its users do. The exact norm is summed in long double.
 """
 
-import argparse
 import platform
 from importlib.metadata import version
 
@@ -16,7 +15,7 @@ import numpy as np
 import optax
 import torch
 from models import GPT2, counts_of_gpt
-from page_table import rewrite
+from page_table import run
 
 import gradscaler
 
@@ -75,10 +74,4 @@ def table():
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--page", action="store_true", help="write the table into docs/measured.md, too")
-    options = parser.parse_args()
-    text = table()
-    print(text)
-    if options.page:
-        rewrite("docs/measured.md", "tests/bench/errors.py --page", text)
+    run(__doc__, "tests/bench/errors.py --page", "docs/measured.md", table)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """The blocks that the programs of this folder write into pages; that of a processor, from what bench.py measured."""
 
+import argparse
 import re
 import textwrap
 from pathlib import Path
@@ -60,8 +61,17 @@ def with_block(text, new, version):
     return text[: old[0].start()] + "\n".join(blocks.values()) + text[old[-1].end() :]
 
 
+def run(doc, script, page, table):
+    """The program `script`: prints a table, and with its option writes it into its block of the page."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(script.split()[1], action="store_true", dest="writes", help=f"write the table to {page}")
+    writes, text = parser.parse_args().writes, table()
+    print(text)
+    if writes:
+        rewrite(page, script, text)
+
+
 def rewrite(page, script, text):
-    """Writes the text into the block of this script."""
     page, begin, end = Path(__file__).parents[2] / page, f"<!-- written by {script} -->\n", "<!-- to here -->"
     before, rest = page.read_text().split(begin)
     page.write_text(before + begin + text + end + rest.split(end, 1)[1])

@@ -7,13 +7,12 @@ Prints a table for 8 to 65,536 ranks; --guide writes it to docs/ranks.md. The mo
 ceil(log2 n) messages one after another, each of a latency, and moves 256 bytes of each other rank through a link.
 """
 
-import argparse
 import ctypes
 import math
 import statistics
 from pathlib import Path
 
-from page_table import rewrite
+from page_table import run
 
 import gradscaler
 
@@ -69,15 +68,5 @@ def lines():
         yield f"| {ranks:,} | {size} | {merge[ranks] * 1e6:,.1f} µs | {' | '.join(cells)} |"
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--guide", action="store_true", help="write the table to docs/ranks.md")
-    options = parser.parse_args()
-    table = "\n".join(lines())
-    if options.guide:
-        rewrite("docs/ranks.md", "tests/bench/ranks.py --guide", table + "\n")
-    print(table)
-
-
 if __name__ == "__main__":
-    main()
+    run(__doc__, "tests/bench/ranks.py --guide", "docs/ranks.md", lambda: "\n".join([*lines(), ""]))
