@@ -45,10 +45,11 @@ typedef struct context {
 } context;
 
 typedef struct module {
+    struct module *next; /* of all, so that they stay reachable: a forked process unloads none */
     const context *context;
-    char *image;
     uint64_t parameters;        /* bytes that a kernel may have of them */
     struct function *functions; /* that were asked for */
+    char image[];
 } module;
 
 typedef struct function {
@@ -83,7 +84,8 @@ typedef struct stream {
 
 static standin state = {.version = 12040, .devices = 1, .capability = 75};
 static context contexts[MAX_DEVICES];
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of the memory and the work */
+static module *modules;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of modules, memory and work */
 static pid_t process;                                    /* that started the driver */
 static graph *_Atomic capture;        /* that is under way; one at a time is enough here */
 static atomic_bool is_legacy_refused; /* while a stream that waits for it is captured */
@@ -330,13 +332,15 @@ int32_t cuModuleLoadDataEx(void **out, const void *image, uint32_t options, int3
     if (version > compiler / 100 - 40 + compiler / 10 % 10)
         return UNSUPPORTED_PTX_VERSION;
     module *m;
-    if (make((void **)&m, sizeof *m) != OK)
+    if (make((void **)&m, sizeof *m + strlen(image) + 1) != OK)
         return OUT_OF_MEMORY;
-    *m = (module){standin_current(), strdup(image), version < 81 ? 4352 : 32764, NULL};
-    if (!m->image) {
-        free(m);
-        return OUT_OF_MEMORY;
-    }
+    m->context = standin_current();
+    m->parameters = version < 81 ? 4352 : 32764;
+    strcpy(m->image, image);
+    pthread_mutex_lock(&lock);
+    m->next = modules;
+    modules = m;
+    pthread_mutex_unlock(&lock);
     state.loaded++;
     state.loads++;
     *out = m;
@@ -354,8 +358,13 @@ int32_t cuModuleUnload(void *unloaded)
         next = f->next;
         free(f);
     }
+    pthread_mutex_lock(&lock);
+    module **at = &modules;
+    while (*at != m)
+        at = &(*at)->next;
+    *at = m->next;
+    pthread_mutex_unlock(&lock);
     state.loaded--;
-    free(m->image);
     free(m);
     return OK;
 }
