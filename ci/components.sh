@@ -140,7 +140,7 @@ cuda() { # CUDA without a GPU: a stand-in for the driver, the PTX on an emulated
 
 clang() { # the other compiler, warnings as errors; the device's code, which it does not compile, is tested by cuda
   build clang
-  ctests clang . -E '^(cuda\.(gpu|barriers|rehearsal|model)|core_scalar)$'
+  ctests clang . -E '^(cuda\.(gpu|short_lists|barriers|rehearsal|model)|core_scalar)$'
 }
 
 sanitize() { # address and undefined behaviour; clang's looks closer

@@ -37,32 +37,29 @@ typedef struct row {
 
 static bool is_short;
 
+/* The elements of each tensor; a short list has the first four of them, made small. */
 static uint64_t counts_of(enum shape shape, uint64_t *counts)
 {
+    enum { D = 768, E = 4096, F = E * 11008 };
+    static const struct {
+        uint64_t first[3], block[13], blocks, last[3];
+    } shapes[] = {
+        {{50257 * D, 1024 * D},
+         {D, D, 3 * D * D, 3 * D, D * D, D, D, D, 4 * D * D, 4 * D, 4 * D * D, D},
+         12,
+         {D, D}},
+        {{32000 * E}, {E * E, E * E, E * E, E * E, F, F, F, E, E}, 32, {E, 32000 * E}},
+        {{1 << 20}, {0}, 0, {0}},
+        {{0}, {32}, MOST_TENSORS, {0}},
+    };
     uint64_t n = 0;
-    if (shape == GPT2) {
-        const uint64_t d = 768, block[] = {d, d, 3 * d * d, 3 * d, d * d,     d,
-                                           d, d, 4 * d * d, 4 * d, 4 * d * d, d};
-        counts[n++] = 50257 * d;
-        counts[n++] = 1024 * d;
-        for (int i = 0; i < 12 * 12; i++)
-            counts[n++] = block[i % 12];
-        counts[n++] = d;
-        counts[n++] = d;
-    } else if (shape == SEVEN_B) {
-        const uint64_t d = 4096, f = 11008;
-        const uint64_t block[] = {d * d, d * d, d * d, d * d, d * f, d * f, d * f, d, d};
-        counts[n++] = 32000 * d;
-        for (int i = 0; i < 32 * 9; i++)
-            counts[n++] = block[i % 9];
-        counts[n++] = d;
-        counts[n++] = 32000 * d;
-    } else if (shape == ONE_MILLION) {
-        counts[n++] = 1 << 20;
-    } else {
-        while (n < MOST_TENSORS)
-            counts[n++] = 32;
-    }
+    for (const uint64_t *c = shapes[shape].first; *c; c++)
+        counts[n++] = *c;
+    for (uint64_t i = 0; i < shapes[shape].blocks; i++)
+        for (const uint64_t *c = shapes[shape].block; *c; c++)
+            counts[n++] = *c;
+    for (const uint64_t *c = shapes[shape].last; *c; c++)
+        counts[n++] = *c;
     for (uint64_t i = 0; is_short && i < n; i++)
         counts[i] = counts[i] / (1 << 20) + 1;
     return is_short && n > 4 ? 4 : n;
