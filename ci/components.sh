@@ -121,7 +121,7 @@ cuda() { # CUDA without a GPU: a stand-in for the driver, the PTX on an emulated
     -o build/release/nvcc.ptx core/cuda/kernels.cu
   say "what NVIDIA's compiler makes of the kernels, on the emulated device"
   cmake --build build/release --target cuda_nvcc -- --quiet
-  check nvcc build/release/tests/cuda/cuda_nvcc
+  LD_LIBRARY_PATH=$build/release/tests/cuda/nvcc check nvcc build/release/tests/cuda/gpu/gpu
   LD_LIBRARY_PATH=$emulated pytests bindings/python/tests/test_cuda.py
   say "ci/gpu, rehearsed with its Python groups"
   LD_LIBRARY_PATH=$emulated PYTHON=$python check rehearsal ci/gpu --short --programs build/release/tests/cuda/gpu \
@@ -140,12 +140,12 @@ cuda() { # CUDA without a GPU: a stand-in for the driver, the PTX on an emulated
 
 clang() { # the other compiler, warnings as errors; the device's code, which it does not compile, is tested by cuda
   build clang
-  ctests clang . -E '^(cuda\.(gpu|ptx|barriers|rehearsal|model)|core_scalar)$'
+  ctests clang . -E '^(cuda\.(gpu|short_lists|barriers|rehearsal|model)|core_scalar)$'
 }
 
 sanitize() { # address and undefined behaviour; clang's looks closer
   build sanitize
-  ctests sanitize . -E '^cuda\.(ptx|barriers)$' # the code of the device has no sanitizer; cuda.gpu is the host's
+  ctests sanitize . -E '^cuda\.barriers$' # the code of the device has no sanitizer; cuda.gpu is the host's
 }
 
 thread() { # data races

@@ -26,6 +26,7 @@ os.environ |= {"NPROC": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"
 import ml_dtypes  # noqa: E402
 import numpy as np  # noqa: E402
 import page_table  # noqa: E402
+from models import GPT2, SMALL_GPT, counts_of_gpt, gpt  # noqa: E402
 from page_table import ORDER, number  # noqa: E402
 
 import gradscaler  # noqa: E402
@@ -43,12 +44,6 @@ except ImportError:
     jax = None
 
 
-def gpt2():
-    d = 768
-    block = [d, d, 3 * d * d, 3 * d, d * d, d, d, d, 4 * d * d, 4 * d, 4 * d * d, d]
-    return [50257 * d, 1024 * d, *block * 12, d, d]
-
-
 def resnet50():
     counts, inputs = [64 * 3 * 49, 64, 64], 64
     for width, blocks in ((64, 3), (128, 4), (256, 6), (512, 3)):
@@ -61,14 +56,8 @@ def resnet50():
     return [*counts, 2048 * 1000, 1000]
 
 
-def small_gpt(d=640, blocks=6, words=4096):
-    """Of the model that is trained, 34.8 million in all, in the order of its parameters."""
-    block = [d, d, 3 * d * d, 3 * d, d * d, d, d, d, 4 * d * d, 4 * d, 4 * d * d, d]
-    return [words * d, *block * blocks, d, d, d * words]
-
-
 LISTS = {  # name: elements of each tensor
-    "GPT-2": gpt2(),
+    "GPT-2": counts_of_gpt(*GPT2),
     "ResNet-50": resnet50(),
     "256 Ki": [256 << 10],  # stays in a large L2 cache
     "32 Ki": [32 << 10],  # in any L2
@@ -80,7 +69,7 @@ LISTS = {  # name: elements of each tensor
     "161 of 64": [64] * 161,
     "161 of 256": [256] * 161,
     "MLP of 6": [64 * 64, 64, 64 * 64, 64, 64 * 10, 10],
-    "small GPT": small_gpt(),
+    "small GPT": counts_of_gpt(*SMALL_GPT),
     "one value": [1],
 }
 DTYPES = {  # name: GSC_*, the type in NumPy
@@ -432,14 +421,15 @@ def torchs_gradients(grads):
     return repeated(call)
 
 
-def torchs_own(parameters, kind=None):
+def torchs_own(parameters, drop_in=False):
     """An optimizer that does nothing, and two scalers."""
+    from gradscaler.torch import GradScaler
 
     class Nothing(torch.optim.Optimizer):
         def step(self):
             pass
 
-    kind = kind or torch.amp.GradScaler
+    kind = GradScaler if drop_in else torch.amp.GradScaler
     scalers = [kind("cpu", init_scale=scale, growth_interval=10**9) for scale in BACK]
     for scaler in scalers:
         scaler.scale(torch.zeros(()))
@@ -456,58 +446,31 @@ def torch_unscale(grads):
     return repeated(call)
 
 
-def torch_step(grads):
-    parameters, max_norm = grads.torch, 1e9 * grads.max_norm
-    optimizer, scalers = torchs_own(parameters)
-
-    def call(i):
-        scalers[i].unscale_(optimizer)
+def step_with_torch(scaler, optimizer, parameters, max_norm):
+    """Unscale, clip, step or not, update; gradscaler.torch clips where it unscales."""
+    if type(scaler) is torch.amp.GradScaler:
+        scaler.unscale_(optimizer)
         torch.nn.utils.clip_grad_norm_(parameters, max_norm)
-        scalers[i].step(optimizer)
-        scalers[i].update()
+    else:
+        scaler.unscale_(optimizer, max_norm=max_norm)
+    scaler.step(optimizer)
+    scaler.update()
 
-    return repeated(call)
 
-
-def drop_in_step(grads):
-    """torch_step with gradscaler.torch, which clips, too."""
-    from gradscaler.torch import GradScaler
-
+def torch_step(grads, drop_in=False):
     parameters, max_norm = grads.torch, 1e9 * grads.max_norm
-    optimizer, scalers = torchs_own(parameters, GradScaler)
-
-    def call(i):
-        scalers[i].unscale_(optimizer, max_norm=max_norm)
-        scalers[i].step(optimizer)
-        scalers[i].update()
-
-    return repeated(call)
+    optimizer, scalers = torchs_own(parameters, drop_in)
+    return repeated(lambda i: step_with_torch(scalers[i], optimizer, parameters, max_norm))
 
 
 @cache
-def trained(d=640, blocks=6, words=4096):
-    """A model of small_gpt() and the loss of a batch of one sequence."""
-    nn = torch.nn
-
-    class Block(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.before, self.into, self.out = nn.LayerNorm(d), nn.Linear(d, 3 * d), nn.Linear(d, d)
-            self.between, self.up, self.down = nn.LayerNorm(d), nn.Linear(d, 4 * d), nn.Linear(4 * d, d)
-
-        def forward(self, x):
-            shape = (*x.shape[:2], 10, d // 10)
-            heads = (each.view(shape).transpose(1, 2) for each in self.into(self.before(x)).chunk(3, -1))
-            mixed = nn.functional.scaled_dot_product_attention(*heads, is_causal=True)
-            x = x + self.out(mixed.transpose(1, 2).reshape(x.shape))
-            return x + self.down(nn.functional.gelu(self.up(self.between(x))))
-
+def trained():
+    """The parameters of the small GPT, and the loss of a batch of one sequence."""
     torch.manual_seed(0)
-    layers = [nn.Embedding(words, d), *(Block() for _ in range(blocks)), nn.LayerNorm(d)]
-    model = nn.Sequential(*layers, nn.Linear(d, words, bias=False))
-    assert [parameter.numel() for parameter in model.parameters()] == small_gpt()
-    inputs, targets = torch.randint(words, (1, 64)), torch.randint(words, (64,))
-    return list(model.parameters()), lambda: nn.functional.cross_entropy(model(inputs)[0], targets)
+    model = gpt(torch, *SMALL_GPT)
+    parameters, tokens = list(model.parameters()), torch.randint(SMALL_GPT[2], (1, 65))
+    assert [parameter.numel() for parameter in parameters] == LISTS["small GPT"]
+    return parameters, lambda: model(tokens)
 
 
 def training(how):
@@ -516,23 +479,15 @@ def training(how):
     def competitor(grads):
         if torch is None:
             raise NotRunError("torch is not installed")
-        from gradscaler.torch import GradScaler
-
         parameters, loss = trained()
-        optimizer, (scaler, _) = torchs_own(parameters, torch.amp.GradScaler if how == "torch" else GradScaler)
+        optimizer, (scaler, _) = torchs_own(parameters, how != "torch")
 
         def call(i):
             for parameter in parameters:
                 parameter.grad = None
             scaler.scale(loss()).backward()
-            if how == "torch":
-                scaler.unscale_(optimizer)
-                torch.nn.utils.clip_grad_norm_(parameters, 1e9)
-            elif how:
-                scaler.unscale_(optimizer, max_norm=1e9)
             if how:
-                scaler.step(optimizer)
-                scaler.update()
+                step_with_torch(scaler, optimizer, parameters, 1e9)
 
         return repeated(call, time.thread_time)  # of long times the interruptions would be more than what is added
 
@@ -589,43 +544,33 @@ OPERATIONS = {  # name: competitors; ours first
     "friendly, held": {"ours": partial(python_step, held=True), "torch": torch_step},
     "list built": {"ours": raw_step, "torch": torch_step},
     "torch's gradients": {"ours": torchs_gradients, "torch": torch_unscale},
-    "GradScaler": {"ours": drop_in_step, "torch": torch_step},
+    "GradScaler": {"ours": partial(torch_step, drop_in=True), "torch": torch_step},
     "metrics": {"ours": an_update("metrics"), "nothing": an_update("")},
     "a line of history": {"ours": an_update("history"), "nothing": an_update("")},
     "in one call": {"ours": training("call"), "added": training("torch"), "nothing": training("")},
 }
+CLIPS, MANY = (
+    ("clip, not reached", "clip, reached", "clip, as a factor"),
+    ("161 of 4,096", "1,000 of 768", "1,000 of 64"),
+)
+SMALL, TWO = ("161 of 64", "MLP of 6"), ("check, 2 threads", "norm, 2 threads")
 CASES = [  # title, lists, dtypes, operations
     ("Unscale in place", list(LISTS)[:5], (*MIXED, "f8_e4m3fn"), ("check", "check + norm")),
     ("Tiny tensors", ("1,000 of 32",), (*MIXED, "f8_e4m3fn"), ("check", "check + norm")),
     ("By a scale that is no power of two", ("GPT-2", "256 Ki"), (*MIXED, "f8_e4m3fn"), ("by 1.25", "by 1.25, + norm")),
-    (
-        "Unscale and clip",
-        ("GPT-2", "256 Ki", "32 Ki"),
-        MIXED,
-        ("clip, not reached", "clip, reached", "clip, as a factor"),
-    ),
+    ("Unscale and clip", ("GPT-2", "256 Ki", "32 Ki"), MIXED, CLIPS),
     ("Other dtypes", ("GPT-2", "256 Ki"), ("f64", "complex64", "cb16", "f8_e5m2"), ("alone", "alone, + norm")),
     ("Into float32", ("GPT-2", "256 Ki"), ("f16", "bf16", "f8_e4m3fn", "f8_e5m2"), ("into f32", "into f32, + norm")),
     ("What more of a report costs", ("256 Ki",), MIXED, ("amax", "underflow", "histogram")),
-    (
-        "Reports of tensors",
-        ("161 of 4,096", "1,000 of 768", "1,000 of 64", "GPT-2"),
-        ("f32", "f16"),
-        ("each", "each, + norm"),
-    ),
-    ("Two threads", ("GPT-2", "ResNet-50"), MIXED, ("check, 2 threads", "norm, 2 threads")),
+    ("Reports of tensors", (*MANY, "GPT-2"), ("f32", "f16"), ("each", "each, + norm")),
+    ("Two threads", ("GPT-2", "ResNet-50"), MIXED, TWO),
     ("In a compiled program of JAX", ("GPT-2",), MIXED, ("in jit", "in jit, over jnp")),
     ("Small arrays in a compiled program of JAX", ("161 of 256",), MIXED, ("in jit, small",)),
-    (
-        "A whole step from Python",
-        ("161 of 64", "MLP of 6", "GPT-2"),
-        ("f32",),
-        ("friendly", "friendly, held", "list built"),
-    ),
+    ("A whole step from Python", (*SMALL, "GPT-2"), ("f32",), ("friendly", "friendly, held", "list built")),
     ("A whole step with torch's optimizers", ("161 of 64", "GPT-2"), ("f32",), ("GradScaler",)),
     ("Added to a training step with torch", ("small GPT",), ("f32",), ("in one call",)),
     ("Beside an update, from Python", ("one value",), ("f32",), ("metrics", "a line of history")),
-    ("Unscale and update, from Python", ("MLP of 6", "161 of 64", "1,000 of 64"), ("f32",), ("torch's gradients",)),
+    ("Unscale and update, from Python", (*SMALL, "1,000 of 64"), ("f32",), ("torch's gradients",)),
 ]
 ASKED = {  # list, operation: against whom, and the bounds of the lower quartile, of dtypes as in ORDER
     ("GPT-2", "check"): ("limit", 1.05, 1.10, 1.10, 1.1),
@@ -645,24 +590,15 @@ ASKED = {  # list, operation: against whom, and the bounds of the lower quartile
     ("GPT-2", "in jit"): ("limit", 1.1, None, None),
     ("GPT-2", "in jit, over jnp"): ("jnp", 8, 12, 12),
     ("161 of 256", "in jit, small"): ("jnp", 2, 2, 2),
-    ("161 of 4,096", "each"): ("plain", 1.05, 1.05, None),
-    ("1,000 of 768", "each"): ("more", 3, 3, None),
-    ("1,000 of 64", "each"): ("more", 3, 3, None),
-    ("GPT-2", "each"): ("plain", 1.05, 1.05, None),
-    ("161 of 64", "friendly"): ("torch", 20, None, None),
-    ("161 of 64", "list built"): ("torch", 50, None, None),
-    ("MLP of 6", "friendly"): ("torch", 20, None, None),
-    ("MLP of 6", "list built"): ("torch", 50, None, None),
-    ("MLP of 6", "torch's gradients"): ("torch", 2, None, None),
-    ("161 of 64", "torch's gradients"): ("torch", 2, None, None),
-    ("1,000 of 64", "torch's gradients"): ("torch", 2, None, None),
+    **dict.fromkeys(product(("161 of 4,096", "GPT-2"), ["each"]), ("plain", 1.05, 1.05)),
+    **dict.fromkeys(product(MANY[1:], ["each"]), ("more", 3, 3)),
+    **dict.fromkeys(product(SMALL, ["friendly"]), ("torch", 20)),
+    **dict.fromkeys(product(SMALL, ["list built"]), ("torch", 50)),
+    **dict.fromkeys(product((*SMALL, "1,000 of 64"), ["torch's gradients"]), ("torch", 2)),
     ("161 of 64", "GradScaler"): ("torch", 10, None, None),
     ("GPT-2", "GradScaler"): ("torch", 2.8, None, None),
     ("small GPT", "in one call"): ("added", 0.4, None, None),
-    ("GPT-2", "check, 2 threads"): ("one", 1.6, 1.6, 1.6),
-    ("GPT-2", "norm, 2 threads"): ("one", 1.6, 1.6, 1.6),
-    ("ResNet-50", "check, 2 threads"): ("one", 1.6, 1.6, 1.6),
-    ("ResNet-50", "norm, 2 threads"): ("one", 1.6, 1.6, 1.6),
+    **dict.fromkeys(product(("GPT-2", "ResNet-50"), TWO), ("one", 1.6, 1.6, 1.6)),
 }
 QUICK = {  # lists that --quick uses for these operations only
     "GPT-2": ("check", "check + norm", "each"),

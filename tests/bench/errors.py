@@ -6,35 +6,27 @@ Gradients of GPT-2's 148 shapes with magnitudes over many octaves, multiplied by
 library divides them by the scale and takes the norm as its users do. The exact norm is summed in long double.
 """
 
-import argparse
 import platform
 from importlib.metadata import version
-from pathlib import Path
 
 import jax
 import ml_dtypes
 import numpy as np
 import optax
 import torch
+from models import GPT2, counts_of_gpt
+from page_table import run
 
 import gradscaler
 
 SCALE = 2.0**16
 DTYPES = {"f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16}
-BEGIN, END = "<!-- written by tests/bench/errors.py --page -->\n", "<!-- to here -->"
-
-
-def shapes():
-    """Those of GPT-2, 124 million parameters."""
-    block = [(768,), (768,), (768, 2304), (2304,), (768, 768), (768,)]
-    block += [(768,), (768,), (768, 3072), (3072,), (3072, 768), (768,)]
-    return [(50257, 768), (1024, 768), *block * 12, (768,), (768,)]
 
 
 def gradients(dtype):
     random = np.random.default_rng(0)
-    for shape in shapes():
-        sizes = np.exp2(random.standard_normal(shape, np.float32) * 3 - 14) * random.standard_normal(shape, np.float32)
+    for n in counts_of_gpt(*GPT2):
+        sizes = np.exp2(random.standard_normal(n, np.float32) * 3 - 14) * random.standard_normal(n, np.float32)
         yield (sizes * np.float32(2.0**-6) * np.float32(SCALE)).astype(dtype)
 
 
@@ -82,12 +74,4 @@ def table():
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--page", action="store_true", help="write the table into docs/measured.md, too")
-    options = parser.parse_args()
-    text = table()
-    print(text)
-    if options.page:
-        page = Path(__file__).parents[2] / "docs/measured.md"
-        before, rest = page.read_text().split(BEGIN)
-        page.write_text(before + BEGIN + text + END + rest.split(END, 1)[1])
+    run(__doc__, "tests/bench/errors.py --page", "docs/measured.md", table)

@@ -35,6 +35,7 @@ from functools import cache, cached_property, partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "cuda"))
+import models
 import ptxas
 
 # Of a processor: GHz, GB/s of a copy by all (bytes read and written), processors, latency in ns from and to, KiB of
@@ -56,12 +57,7 @@ LAUNCH = 1182, 1796
 # that begin, fold and finish wait for, one after the other.
 BLOCK_LATENCIES, LAUNCH_LATENCIES = 5, {"begin": 2, "fold": 3, "finish": 5}
 CHUNK = 65536
-WIDTH = 768
-LISTS = {  # elements of tensors
-    "GPT-2": [50257 * WIDTH, 1024 * WIDTH, *[WIDTH * n for n in (1, 1, 2304, 3, 768, 1, 1, 1, 3072, 4, 3072, 1)] * 12]
-    + [WIDTH] * 2,
-    "1M": [1 << 20],
-}
+LISTS = {"GPT-2": models.counts_of_gpt(*models.GPT2), "1M": [1 << 20]}  # elements of tensors
 SIZES = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2, "cb16": 2, "f8_e4m3fn": 1, "f8_e5m2": 1}
 
 # Cycles for which an instruction of a warp keeps a pipe of its scheduler, by architecture: 32 lanes over the lanes of
@@ -548,31 +544,11 @@ def rows_of(text, architecture, clock):
 def assemble(tools, architecture, ptx):
     """What ptxas says of the kernels, and what nvdisasm prints."""
     with tempfile.TemporaryDirectory() as folder:
-        source, cubin = Path(folder, "k.ptx"), Path(folder, "k.cubin")
-        source.write_text(ptx)
-        start = time.perf_counter()
-        command = [tools / "ptxas", "-v", f"-arch=sm_{architecture}", "-o", cubin, source]
-        done = subprocess.run(command, capture_output=True, text=True)
-        seconds = time.perf_counter() - start
-        if done.returncode:
-            sys.exit(f"sm_{architecture}: {done.stderr}")
-        text = subprocess.run(
-            [tools / "nvdisasm", "-c", "-hex", cubin], capture_output=True, text=True, check=True
-        ).stdout
-        size = cubin.stat().st_size
-    kernels = {}
-    for block in done.stderr.split("Compiling entry function '")[1:]:
-
-        def number(pattern, block=block):
-            found = re.search(pattern, block)
-            return int(found[1]) if found else 0
-
-        kernels[block.split("'")[0].removeprefix("gsc_cuda_")] = {
-            "registers": number(r"Used (\d+) registers"),
-            "spilled": number(r"(\d+) bytes spill stores"),
-            "stack": number(r"(\d+) bytes stack frame"),
-            "shared": number(r"(\d+) bytes smem"),
-        }
+        cubin, start = Path(folder, "k.cubin"), time.perf_counter()
+        kernels = ptxas.assemble(tools / "ptxas", f"sm_{architecture}", ptx, cubin)
+        seconds, size = time.perf_counter() - start, cubin.stat().st_size
+        command = [tools / "nvdisasm", "-c", "-hex", cubin]
+        text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     return {"kernels": kernels, "seconds": round(seconds, 2), "cubin_bytes": size}, text
 
 

@@ -22,14 +22,13 @@ import sys
 import threading
 import time
 
+import models
+
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # for the same bits each time
 
 SHORT = "short" in sys.argv[2:]
-D = 16 if SHORT else 768
-LAYERS = 2 if SHORT else 12
-WORDS, PLACES = (100, 32) if SHORT else (50257, 1024)
-BLOCK = [D, D, 3 * D * D, 3 * D, D * D, D, D, D, 4 * D * D, 4 * D, 4 * D * D, D]
-GPT2 = [WORDS * D, PLACES * D, *BLOCK * LAYERS, D, D]
+MODEL = (16, 2, 100, 32) if SHORT else models.GPT2
+GPT2 = models.counts_of_gpt(*MODEL)
 
 
 def say(**result):
@@ -61,29 +60,23 @@ def microseconds(call, repeats=20, rounds=5):
     return round(statistics.median(times), 2)
 
 
+def replays(scaler, report, fill, launch, values):
+    """A graph that unscales by 8 at first divides by the scale in force, and its report is of the last replay."""
+    for value in (16.0, float("inf"), 16.0):
+        scale = scaler.loss_scale
+        fill(value)
+        launch()
+        assert (report.overflow, report.scale) == (value > 16, scale)
+        assert report.overflow or set(values()) == {16 / scale}
+        scaler.update(report)
+    assert scaler.loss_scale == 4.0
+
+
 def gradients(np):
     return [np.linspace(-3, 3, min(n, 100_000), dtype=np.float32) for n in GPT2]
 
 
 # ---- arrays of the driver itself ----
-
-
-class DLTensor(ctypes.Structure):
-    _fields_ = [("data", ctypes.c_void_p), ("device", ctypes.c_int32 * 2), ("dimensions", ctypes.c_int32)]
-    _fields_ += [("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16)]
-    _fields_ += [("shape", ctypes.POINTER(ctypes.c_int64)), ("strides", ctypes.c_void_p), ("offset", ctypes.c_uint64)]
-
-
-DELETER = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-
-
-class DLManagedTensor(ctypes.Structure):
-    _fields_ = [("tensor", DLTensor), ("context", ctypes.c_void_p), ("deleter", DELETER)]
-
-
-@DELETER
-def kept(_):
-    """The array keeps its memory."""
 
 
 class Driver:
@@ -113,16 +106,12 @@ def array_kind(driver, np):
         stream = 0
 
         def __init__(self, values):
-            values = np.asarray(values, np.float32)
-            self.bytes, self.shape = values.nbytes, (ctypes.c_int64 * 1)(values.size)
-            self.at = ctypes.c_uint64()
-            driver("cuMemAlloc_v2", ctypes.byref(self.at), ctypes.c_uint64(max(self.bytes, 1)))
-            self.set(values)
-            tensor = DLTensor(self.at.value, (2, 0), 1, 2, 32, 1, self.shape, None, 0)
-            self.managed = DLManagedTensor(tensor, None, kept)
+            self.host, self.at = np.array(values, np.float32), ctypes.c_uint64()
+            driver("cuMemAlloc_v2", ctypes.byref(self.at), ctypes.c_uint64(max(self.host.nbytes, 1)))
+            self.set(self.host)
 
         def copied(self, to, source):
-            driver("cuMemcpyAsync", *map(ctypes.c_uint64, (to, source, self.bytes)), ctypes.c_void_p(self.stream))
+            driver("cuMemcpyAsync", *map(ctypes.c_uint64, (to, source, self.host.nbytes)), ctypes.c_void_p(self.stream))
             driver("cuStreamSynchronize", ctypes.c_void_p(self.stream))
 
         def set(self, values):
@@ -130,7 +119,7 @@ def array_kind(driver, np):
             self.copied(self.at.value, values.ctypes.data)
 
         def get(self):
-            values = np.empty(self.shape[0], np.float32)
+            values = np.empty_like(self.host)
             self.copied(values.ctypes.data, self.at.value)
             return values
 
@@ -142,9 +131,13 @@ def array_kind(driver, np):
             return (2, 0)
 
         def __dlpack__(self, stream=None):
-            new = ctypes.pythonapi.PyCapsule_New
-            new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
-            return new(ctypes.addressof(self.managed), b"dltensor", None)
+            """NumPy's capsule with another address and device in it."""
+            capsule, pointer = self.host.__dlpack__(), ctypes.pythonapi.PyCapsule_GetPointer
+            pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+            tensor = pointer(capsule, b"dltensor")
+            ctypes.c_uint64.from_address(tensor).value = self.at.value
+            (ctypes.c_int32 * 2).from_address(tensor + 8)[:] = (2, 0)
+            return capsule
 
     return Array
 
@@ -170,7 +163,7 @@ def scaler():
         scaler = Scaler(init_scale=8.0)
         found.append(scaler.unscale([arrays[-1]], want=Want.AMAX).amax)
 
-    arrays[-1].set(np.full(arrays[-1].shape[0], 16.0))
+    arrays[-1].set(np.full_like(arrays[-1].host, 16.0))
     thread = threading.Thread(target=side)  # without a context
     thread.start()
     thread.join()
@@ -182,15 +175,12 @@ def scaler():
     report = scaler.unscale(arrays[-2:], want=Want.NORM)
     driver("cuStreamEndCapture", stream, ctypes.byref(graph))
     driver("cuGraphInstantiateWithFlags", ctypes.byref(executable), graph, ctypes.c_uint64(0))
-    for value, overflow in ((16.0, False), (np.inf, True), (16.0, False)):
-        scale = scaler.loss_scale
+
+    def fill(value):
         for array in arrays[-2:]:
-            array.set(np.full(array.shape[0], value))
-        driver("cuGraphLaunch", executable, stream)
-        assert (report.overflow, report.scale) == (overflow, scale)
-        assert overflow or (arrays[-1].get() == 16 / scale).all()
-        scaler.update(report)
-    assert scaler.loss_scale == 4.0
+            array.set(np.full_like(array.host, value))
+
+    replays(scaler, report, fill, lambda: driver("cuGraphLaunch", executable, stream), arrays[-1].get)
 
     lazy = Scaler(init_scale=1.0)
     say(
@@ -387,13 +377,7 @@ def neutral(torch):
     once = torch.cuda.CUDAGraph()
     with torch.cuda.graph(once):
         report = scaler.unscale(grads)
-    for value, overflow in ((16.0, False), (float("nan"), True), (16.0, False)):
-        for grad in grads:
-            grad.fill_(value)
-        once.replay()
-        scale = scaler.loss_scale
-        assert report.overflow == overflow and (overflow or grads[0][0].item() == 16 / scale)
-        scaler.update(report)
+    replays(scaler, report, lambda x: [grad.fill_(x) for grad in grads], once.replay, grads[0].tolist)
     say(claim="an unread report waits for nothing", enqueued_us=round(enqueued * 1e6), read_us=round(read * 1e6))
 
 
@@ -433,46 +417,6 @@ def torch_kind():
 # ---- a training ----
 
 
-def gpt2(torch, device):
-    functional = torch.nn.functional
-
-    class Block(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.norms = torch.nn.ModuleList(torch.nn.LayerNorm(D) for _ in range(2))
-            self.attend, self.project = torch.nn.Linear(D, 3 * D), torch.nn.Linear(D, D)
-            self.widen, self.narrow = torch.nn.Linear(D, 4 * D), torch.nn.Linear(4 * D, D)
-
-        def forward(self, x):
-            batch, length, _ = x.shape
-            heads = max(D // 64, 1)
-            parts = self.attend(self.norms[0](x)).view(batch, length, 3, heads, D // heads).permute(2, 0, 3, 1, 4)
-            y = functional.scaled_dot_product_attention(*parts, is_causal=True)
-            x = x + self.project(y.transpose(1, 2).reshape(batch, length, D))
-            return x + self.narrow(functional.gelu(self.widen(self.norms[1](x))))
-
-    class GPT2Model(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.words, self.places = torch.nn.Embedding(WORDS, D), torch.nn.Embedding(PLACES, D)
-            self.blocks, self.norm = torch.nn.ModuleList(Block() for _ in range(LAYERS)), torch.nn.LayerNorm(D)
-
-        def forward(self, tokens):
-            x = self.words(tokens[:, :-1]) + self.places.weight[: tokens.shape[1] - 1]
-            for block in self.blocks:
-                x = block(x)
-            logits = functional.linear(self.norm(x), self.words.weight)
-            return functional.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten())
-
-    torch.manual_seed(5)
-    with torch.device(device):
-        model = GPT2Model()
-    for parameter in model.parameters():
-        if parameter.dim() > 1:
-            torch.nn.init.normal_(parameter, std=0.02)
-    return model
-
-
 def train():
     torch, device = torch_and_device()
     from gradscaler.torch import GradScaler
@@ -480,12 +424,14 @@ def train():
     steps, batch, length = (4, 2, 16) if SHORT else (50, 8, 512)
     narrow = torch.bfloat16 if device == "cpu" else torch.float16
     torch.manual_seed(6)
-    tokens = torch.randint(WORDS, (8, batch, length + 1), device=device)
+    tokens = torch.randint(MODEL[2], (8, batch, length + 1), device=device)
 
     def trained(kind, clip, fused, deterministic=False):
         """Losses of the steps, and milliseconds of one, warmed up."""
         torch.use_deterministic_algorithms(deterministic, warn_only=True)
-        model = gpt2(torch, device)
+        torch.manual_seed(5)
+        with torch.device(device):
+            model = models.gpt(torch, *MODEL)
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=fused)
         made = {"torch": torch.amp.GradScaler, "ours": GradScaler}.get(kind)
         scaler = made(device, 65536.0, growth_interval=20) if made else None
@@ -558,12 +504,7 @@ def cupy():
         stream.begin_capture()
         report = scaler.unscale(one)
         once = stream.end_capture()
-        for value in (16.0, np.inf, 16.0):
-            one[0].fill(value)
-            scale = scaler.loss_scale
-            once.launch(stream)
-            assert report.overflow == (value == np.inf) and (report.overflow or one[0].get()[0] == 16 / scale)
-            scaler.update(report)
+        replays(scaler, report, one[0].fill, lambda: once.launch(stream), one[0].get)
         unread = microseconds(lambda: scaler.unscale(arrays))
     say(cupy=cupy.__version__, claims="bits of the host, two streams, a graph", arrays=len(arrays), unread_us=unread)
 

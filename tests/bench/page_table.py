@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""The block of a processor in docs/measured.md, from what bench.py measured: text alone."""
+"""The blocks that the programs of this folder write into pages; that of a processor, from what bench.py measured."""
 
+import argparse
 import re
 import textwrap
+from pathlib import Path
 
 ORDER = ("f32", "f16", "bf16", "f8_e4m3fn", "f8_e5m2", "cb16")
 BLOCK = re.compile(r"<!-- written by ci/bench --page: ([^\n]*) -->\n(.*?)<!-- to here -->\n", re.DOTALL)
@@ -57,3 +59,19 @@ def with_block(text, new, version):
         raise SystemExit("docs/measured.md has no block that ci/bench wrote: put an empty one where the first shall be")
     blocks = {match[1]: match[0] for match in old if match[1] == kind or of_this in match[2]} | {kind: new}
     return text[: old[0].start()] + "\n".join(blocks.values()) + text[old[-1].end() :]
+
+
+def run(doc, script, page, table):
+    """The program `script`: prints a table, and with its option writes it into its block of the page."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(script.split()[1], action="store_true", dest="writes", help=f"write the table to {page}")
+    writes, text = parser.parse_args().writes, table()
+    print(text)
+    if writes:
+        rewrite(page, script, text)
+
+
+def rewrite(page, script, text):
+    page, begin, end = Path(__file__).parents[2] / page, f"<!-- written by {script} -->\n", "<!-- to here -->"
+    before, rest = page.read_text().split(begin)
+    page.write_text(before + begin + text + end + rest.split(end, 1)[1])

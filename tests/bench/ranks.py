@@ -7,16 +7,16 @@ Prints a table for 8 to 65,536 ranks; --guide writes it to docs/ranks.md. The mo
 ceil(log2 n) messages one after another, each of a latency, and moves 256 bytes of each other rank through a link.
 """
 
-import argparse
 import ctypes
 import math
 import statistics
 from pathlib import Path
 
+from page_table import run
+
 import gradscaler
 
 ROOT = Path(__file__).parents[2]
-BEGIN, END = "<!-- written by tests/bench/ranks.py --guide -->", "<!-- to here -->"
 SIZE, GROUP = 256, 64
 NETWORKS = {"5 µs, 25 GB/s": (5e-6, 25e9), "30 µs, 1.25 GB/s": (30e-6, 1.25e9)}  # InfiniBand, 10 Gbit Ethernet
 RANKS = [8, 64, 512, 4096, 65536]
@@ -68,17 +68,5 @@ def lines():
         yield f"| {ranks:,} | {size} | {merge[ranks] * 1e6:,.1f} µs | {' | '.join(cells)} |"
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--guide", action="store_true", help="write the table to docs/ranks.md")
-    options = parser.parse_args()
-    table = "\n".join(lines())
-    if options.guide:
-        guide = ROOT / "docs/ranks.md"
-        before, rest = guide.read_text().split(BEGIN)
-        guide.write_text(before + BEGIN + "\n" + table + "\n" + END + rest.split(END)[1])
-    print(table)
-
-
 if __name__ == "__main__":
-    main()
+    run(__doc__, "tests/bench/ranks.py --guide", "docs/ranks.md", lambda: "\n".join([*lines(), ""]))

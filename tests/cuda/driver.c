@@ -273,32 +273,133 @@ static void large_parameters(void)
     CHECK(strcmp(driver->kernel, "gsc_cuda_chunks") == 0); /* for the last 136 */
 }
 
-static void launch_fails(void)
+/* What a kernel could only fail on, in a way that ends CUDA for the process, is not launched. */
+static void refused_before_a_launch(void)
+{
+    static _Alignas(8) unsigned char memory[4096];
+    gsc_policy policy = GSC_POLICY_INIT;
+    gsc_tensor_options each = GSC_TENSOR_OPTIONS_INIT, counts = GSC_TENSOR_OPTIONS_INIT;
+    void *good = memory, *odd = memory + 4;
+    const gsc_tensor t = {good, 16, GSC_F32, 0, {0}},
+                     large = {good, UINT64_C(1) << 50, GSC_F8_E5M2, 0, {0}};
+    gsc_exec on = exec_of(context, NULL);
+    uint64_t size;
+    each.per_tensor = odd;
+    counts.histogram = odd;
+    on.workspace = memory;
+    on.workspace_size = sizeof memory;
+    CHECK(gsc_measure(&on, NULL, &t, 1, NULL, good, &err) == GSC_OK);
+    const int before = driver->launches;
+#define REFUSED(call, number, of, in)                                                              \
+    CHECK((call) == GSC_ERROR_VALUE && err.argument == (number) && strcmp(err.name, of) == 0 &&    \
+          strcmp(err.field, in) == 0)
+    REFUSED(gsc_scale(&on, odd, &t, &t, 1, NULL, good, &err), 1, "factor", "");
+    REFUSED(gsc_scale(&on, good, &t, &t, 1, NULL, odd, &err), 6, "report", "");
+    REFUSED(gsc_measure(&on, good, &t, 1, NULL, odd, &err), 5, "report", "");
+    REFUSED(gsc_unscale(&on, good, &t, &t, 1, NULL, odd, &err), 6, "report", "");
+    REFUSED(gsc_unscale_accumulate(&on, good, &t, &t, 0, NULL, odd, &err), 6, "report", "");
+    REFUSED(gsc_measure(&on, good, &t, 1, &each, good, &err), 4, "options", "per_tensor");
+    REFUSED(gsc_unscale(&on, good, &t, &t, 1, &each, good, &err), 5, "options", "per_tensor");
+    REFUSED(gsc_measure(&on, good, &t, 1, &counts, good, &err), 4, "options", "histogram");
+    REFUSED(gsc_state_init(&on, &policy, odd, &err), 2, "out", "");
+    REFUSED(gsc_state_init_from(&on, &policy, odd, good, &err), 2, "from", "");
+    REFUSED(gsc_state_update(&on, &policy, odd, good, good, &err), 2, "state", "");
+    REFUSED(gsc_state_update(&on, &policy, good, odd, good, &err), 3, "report", "");
+    REFUSED(gsc_state_update(&on, &policy, good, good, odd, &err), 4, "out", "");
+    REFUSED(gsc_factor_multiply(&on, odd, 2, good, &err), 1, "factor", "");
+    REFUSED(gsc_factor_multiply(&on, good, 2, odd, &err), 3, "out", "");
+    REFUSED(gsc_report_merge(&on, odd, 1, 0, NULL, good, &err), 1, "reports", "");
+    REFUSED(gsc_report_merge(&on, good, 1, 0, NULL, odd, &err), 5, "out", "");
+    REFUSED(gsc_factor_clip_grad_norm(&on, odd, good, 1, good, &err), 1, "factor", "");
+    REFUSED(gsc_factor_clip_grad_norm(&on, good, odd, 1, good, &err), 2, "report", "");
+    REFUSED(gsc_factor_clip_grad_norm(&on, good, good, 1, odd, &err), 4, "out", "");
+    REFUSED(gsc_factor_clip_outlier(&on, odd, good, good, &err), 1, "factor", "");
+    REFUSED(gsc_factor_clip_outlier(&on, good, odd, good, &err), 2, "state", "");
+    REFUSED(gsc_factor_clip_outlier(&on, good, good, odd, &err), 3, "out", "");
+    REFUSED(gsc_state_combine_decisions(&on, odd, good, good, &err), 1, "state", "");
+    REFUSED(gsc_state_combine_decisions(&on, good, odd, good, &err), 2, "other", "");
+    REFUSED(gsc_state_combine_decisions(&on, good, good, odd, &err), 3, "out", "");
+    on.workspace = odd;
+    REFUSED(gsc_measure(&on, NULL, &t, 1, NULL, good, &err), 0, "exec", "workspace");
+    CHECK(gsc_workspace_size(&on, &t, 1, NULL, &size, &err) == GSC_OK);
+    for (int i = 0; i < 2; i++) {
+        on.workspace = i ? memory : NULL;
+        on.workspace_size = size - (uint64_t)i;
+        CHECK(gsc_measure(&on, NULL, &t, 1, NULL, good, &err) == GSC_ERROR_CAPACITY);
+    }
+    CHECK(gsc_workspace_size(&on, &large, 1, NULL, &size, &err) == GSC_ERROR_COUNT);
+    CHECK(err.argument == 1 && driver->launches == before);
+}
+
+enum action { LAUNCH, WAIT, COPY, DEVICE_MEMORY, HOST_MEMORY };
+
+static gsc_status act(enum action action)
+{
+    static char from[8], to[8];
+    const gsc_exec on = exec_of(context, NULL);
+    void *memory = &err;
+    memset(&err, 0, sizeof err);
+    if (action == LAUNCH)
+        return launch(context, NULL);
+    if (action == WAIT)
+        return gsc_exec_wait(&on, &err);
+    if (action == COPY) {
+        CHECK(gsc_memory_copy(&on, to, from, 0, &err) == GSC_OK); /* which asks no driver */
+        return gsc_memory_copy(&on, to, from, 8, &err);
+    }
+    const uint32_t kind = action == HOST_MEMORY ? GSC_MEMORY_HOST : GSC_MEMORY_DEVICE;
+    const gsc_status status = gsc_memory_create(context, kind, 1000, &memory, &err);
+    if (status == GSC_OK) {
+        CHECK(driver->allocated == 1 && memory != &err && (uintptr_t)memory % 256 == 0);
+        gsc_memory_destroy(context, memory); /* by its kind: the other would not free it */
+        gsc_memory_destroy(context, NULL);
+    }
+    CHECK(driver->allocated == 0 && (status == GSC_OK || memory == &err));
+    return status;
+}
+
+static void calls_fail(void)
 {
     static const struct {
+        enum action action;
+        const char *symbol;
         int32_t result;
         gsc_status status;
         const char *words;
     } rows[] = {
-        {2, GSC_ERROR_MEMORY, "out of memory (CUDA_ERROR_OUT_OF_MEMORY)"},
-        {719, GSC_ERROR_DEVICE, "unspecified launch failure (CUDA_ERROR_LAUNCH_FAILED)"},
-        {400, GSC_ERROR_DEVICE, "is exec.stream of this device|(CUDA_ERROR_INVALID_HANDLE)"},
-        {700, GSC_ERROR_DEVICE, "the device does not see; start the process anew"},
-        {901, GSC_ERROR_DEVICE, "capture again (CUDA_ERROR_STREAM_CAPTURE_INVALIDATED)"},
-        {906, GSC_ERROR_DEVICE, "legacy stream while another is captured: pass that one"},
+        {LAUNCH, "cuLaunchKernel", 2, GSC_ERROR_MEMORY, "out of memory (CUDA_ERROR_OUT_OF_MEMORY)"},
+        {LAUNCH, "cuLaunchKernel", 719, GSC_ERROR_DEVICE,
+         "CUDA device 0: the driver could not launch the kernel |unspecified launch failure"},
+        {LAUNCH, "cuLaunchKernel", 400, GSC_ERROR_DEVICE, "is exec.stream of this device|HANDLE)"},
+        {LAUNCH, "cuLaunchKernel", 700, GSC_ERROR_DEVICE, "does not see; start the process anew"},
+        {LAUNCH, "cuLaunchKernel", 901, GSC_ERROR_DEVICE, "capture again (CUDA_ERROR_STREAM"},
+        {LAUNCH, "cuLaunchKernel", 906, GSC_ERROR_DEVICE,
+         "legacy stream while another is captured: pass that one"},
+        {LAUNCH, "cuCtxPushCurrent_v2", 201, GSC_ERROR_DEVICE,
+         "enter its context|make the context anew|CUDA_ERROR_INVALID_CONTEXT"},
+        {WAIT, "cuStreamSynchronize", 700, GSC_ERROR_DEVICE,
+         "could not wait for the stream|start the process anew"},
+        {WAIT, "cuStreamIsCapturing", 719, GSC_ERROR_DEVICE, ""},
+        {WAIT, "cuThreadExchangeStreamCaptureMode", 719, GSC_ERROR_DEVICE, ""},
+        {WAIT, "cuCtxPushCurrent_v2", 201, GSC_ERROR_DEVICE, "make the context anew"},
+        {COPY, "cuMemcpyAsync", 400, GSC_ERROR_DEVICE,
+         "could not copy memory|is exec.stream of this device"},
+        {DEVICE_MEMORY, "cuMemAlloc_v2", 2, GSC_ERROR_MEMORY,
+         "could not allocate 1000 bytes|out of memory"},
+        {DEVICE_MEMORY, "cuMemAlloc_v2", 700, GSC_ERROR_DEVICE, ""},
+        {HOST_MEMORY, "cuMemHostAlloc", 2, GSC_ERROR_MEMORY,
+         "could not allocate 1000 bytes|out of memory"},
+        {HOST_MEMORY, "cuMemHostAlloc", 700, GSC_ERROR_DEVICE, ""},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        fail_at("cuLaunchKernel", rows[i].result, 0);
-        CHECK(launch(context, NULL) == rows[i].status);
-        CHECK_TEXT(err.message, "CUDA device 0: the driver could not launch the kernel ");
+        const char *subject = rows[i].action >= DEVICE_MEMORY ? "context" : "exec";
+        fail_at(rows[i].symbol, rows[i].result, 0);
+        CHECK(act(rows[i].action) == rows[i].status);
         CHECK_TEXT(err.message, rows[i].words);
-        CHECK(strcmp(err.name, "exec") == 0 && standin_depth() == 0);
+        CHECK(strcmp(err.name, subject) == 0 && err.argument == 0 && standin_depth() == 0);
+        driver->failing = NULL;
+        CHECK(act(rows[i].action) == GSC_OK && standin_depth() == 0);
     }
-    fail_at("cuCtxPushCurrent_v2", 201, 0);
-    CHECK(launch(context, NULL) == GSC_ERROR_DEVICE);
-    CHECK_TEXT(err.message, "enter its context|make the context anew|CUDA_ERROR_INVALID_CONTEXT");
-    driver->failing = NULL;
-    CHECK(launch(context, NULL) == GSC_OK);
 }
 
 static void end_capture(void *stream, uint64_t wanted_nodes)
@@ -350,61 +451,6 @@ static void capture(void)
 }
 
 /* ---- memory ---- */
-
-static void memory_kinds(void)
-{
-    for (uint32_t kind = GSC_MEMORY_DEVICE; kind <= GSC_MEMORY_HOST; kind++) {
-        void *memory = NULL;
-        CHECK(gsc_memory_create(context, kind, 1000, &memory, &err) == GSC_OK && memory);
-        CHECK(driver->allocated == 1 && (uintptr_t)memory % 256 == 0);
-        gsc_memory_destroy(context, memory); /* by its kind: the other would not free it */
-        CHECK(driver->allocated == 0 && standin_depth() == 0);
-    }
-    gsc_memory_destroy(context, NULL);
-}
-
-static void memory_fails(void)
-{
-    static const char *const symbols[] = {"cuMemAlloc_v2", "cuMemHostAlloc"}; /* by kind */
-    for (uint32_t kind = GSC_MEMORY_DEVICE; kind <= GSC_MEMORY_HOST; kind++) {
-        void *memory = &err;
-        fail_at(symbols[kind], 2, 0);
-        CHECK(gsc_memory_create(context, kind, 1000, &memory, &err) == GSC_ERROR_MEMORY);
-        CHECK_TEXT(err.message, "could not allocate 1000 bytes|out of memory");
-        fail_at(symbols[kind], 700, 0);
-        CHECK(gsc_memory_create(context, kind, 1000, &memory, &err) == GSC_ERROR_DEVICE);
-        CHECK(strcmp(err.name, "context") == 0 && err.argument == 0);
-        CHECK(memory == &err && driver->allocated == 0 && standin_depth() == 0);
-    }
-}
-
-static void copy_and_wait_fail(void)
-{
-    static const struct {
-        const char *symbol;
-        int32_t result;
-        const char *words;
-    } rows[] = {
-        {"cuStreamSynchronize", 700, "could not wait for the stream|start the process anew"},
-        {"cuStreamIsCapturing", 719, ""},
-        {"cuThreadExchangeStreamCaptureMode", 719, ""},
-        {"cuCtxPushCurrent_v2", 201, "make the context anew"},
-    };
-    char from[8] = "gradient", to[8] = "";
-    const gsc_exec on = exec_of(context, NULL);
-    CHECK(gsc_memory_copy(&on, to, from, 8, &err) == GSC_OK && memcmp(to, from, 8) == 0);
-    CHECK(gsc_exec_wait(&on, &err) == GSC_OK);
-    fail_at("cuMemcpyAsync", 400, 0);
-    CHECK(gsc_memory_copy(&on, to, from, 8, &err) == GSC_ERROR_DEVICE);
-    CHECK_TEXT(err.message, "could not copy memory|is exec.stream of this device");
-    CHECK(gsc_memory_copy(&on, to, from, 0, &err) == GSC_OK); /* which asks no driver */
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        fail_at(rows[i].symbol, rows[i].result, 0);
-        CHECK(gsc_exec_wait(&on, &err) == GSC_ERROR_DEVICE);
-        CHECK_TEXT(err.message, rows[i].words);
-        CHECK(standin_depth() == 0);
-    }
-}
 
 /* A capture neither forbids memory nor is broken by it, nor by a wait; copies are part of it. */
 static void memory_while_captured(void)
@@ -534,11 +580,9 @@ int main(void)
     WITHOUT(forked_before);
 #define WITH(name) test(#name, with_context, name)
     WITH(launch_is_as_asked);
-    WITH(launch_fails);
+    WITH(refused_before_a_launch);
+    WITH(calls_fail);
     WITH(capture);
-    WITH(memory_kinds);
-    WITH(memory_fails);
-    WITH(copy_and_wait_fail);
     WITH(memory_while_captured);
     WITH(forked);
     return check_failures > 0;

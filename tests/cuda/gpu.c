@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * The public calls on a CUDA device against the same calls on the CPU, bit for bit: every operation
- * and pair of dtypes, reports of each tensor, states and factors, memory and copies, graphs whose
- * list is gone and whose gradients change, two threads and streams.
+ * and pair of dtypes, reports of each tensor, states and factors, what only the device finds wrong,
+ * memory and copies, graphs whose list is gone and whose gradients change, two threads and streams.
  * How fast it is gpu_bench.c measures.
  *
  *     gpu             all of it
@@ -14,6 +14,7 @@
 #include <inttypes.h>
 #include <math.h>
 #include <pthread.h>
+#include <stddef.h>
 
 #include "../replay/pairs.h"
 #include "gpu.h"
@@ -23,6 +24,7 @@
 /* Inputs and outputs in one piece of memory each, on the host and on the device. */
 typedef struct lists {
     uint64_t n, bytes[2];
+    bool in_place;                   /* the outputs are where the inputs are */
     gsc_tensor *host[2], *device[2]; /* [0] the inputs, [1] the outputs */
     unsigned char *host_memory[2], *device_memory[2], *start[2];
 } lists;
@@ -50,7 +52,7 @@ static void lists_add(lists *l, uint64_t count, uint32_t in, uint32_t out)
 {
     uint64_t in_past = random_bits() % 4 ? 0 : random_bits() % 16;
     uint64_t out_past = random_bits() % 4 ? 0 : random_bits() % 16;
-    lists_add_at(l, count, in, out, in_past, out_past);
+    lists_add_at(l, count, in, out, in_past, l->in_place ? in_past : out_past);
 }
 
 static void lists_allocate(lists *l)
@@ -60,11 +62,12 @@ static void lists_allocate(lists *l)
         l->start[side] = allocated(l->bytes[side]);
         l->device_memory[side] = device_memory(l->bytes[side]);
         l->device[side] = allocated(l->n * sizeof(gsc_tensor));
+        const int at = l->in_place ? 0 : side;
         for (uint64_t i = 0; i < l->n; i++) {
             uint64_t offset = (uint64_t)(uintptr_t)l->host[side][i].data;
             l->device[side][i] = l->host[side][i];
-            l->device[side][i].data = l->device_memory[side] + offset;
-            l->host[side][i].data = l->host_memory[side] + offset;
+            l->device[side][i].data = l->device_memory[at] + offset;
+            l->host[side][i].data = l->host_memory[at] + offset;
         }
     }
 }
@@ -85,13 +88,20 @@ static void lists_free(lists *l)
 enum kind { TAME, RARELY_BAD, WILD, KINDS };
 static const char *const kind_names[] = {"ordinary values", "a few bad values", "any bits"};
 
+static void lists_restart(lists *l)
+{
+    for (int side = 0; side < 2; side++) {
+        memcpy(l->host_memory[side], l->start[side], l->bytes[side]);
+        upload(l->device_memory[side], l->start[side], l->bytes[side]);
+    }
+}
+
 /* What is on the host is where every operation starts. */
 static void lists_start(lists *l)
 {
-    for (int side = 0; side < 2; side++) {
+    for (int side = 0; side < 2; side++)
         memcpy(l->start[side], l->host_memory[side], l->bytes[side]);
-        upload(l->device_memory[side], l->start[side], l->bytes[side]);
-    }
+    lists_restart(l);
 }
 
 static void lists_fill(lists *l, enum kind kind)
@@ -115,14 +125,6 @@ static void lists_fill(lists *l, enum kind kind)
         }
     }
     lists_start(l);
-}
-
-static void lists_restart(lists *l)
-{
-    for (int side = 0; side < 2; side++) {
-        memcpy(l->host_memory[side], l->start[side], l->bytes[side]);
-        upload(l->device_memory[side], l->start[side], l->bytes[side]);
-    }
 }
 
 static long checks;
@@ -189,46 +191,52 @@ typedef struct results {
     gsc_report each[];
 } results;
 
-/* One operation over the list on both sides; `side` 0 is in place. All that is wanted is that, a
- * report of each tensor, a histogram, and a policy that judges by the norm. */
-static void compare_operation(const gsc_exec *on, lists *l, enum operation operation, int side,
-                              uint32_t want, double scale, const char *data)
+/* Some of what a call may be given, by chance, or all: the rest is NULL. */
+enum { FACTOR = 1, REPORT = 2, EACH = 4, HISTOGRAM = 8, POLICY = 16, ANYTHING = -1 };
+
+/* One operation over the list on both sides. The policy judges by the norm. */
+static void compare_operation(const gsc_exec *on, lists *l, enum operation operation, uint32_t want,
+                              double scale, int given, const char *data)
 {
     const uint64_t bytes = sizeof(results) + l->n * sizeof(gsc_report);
     results *host = allocated(bytes), *got = allocated(bytes), *device = device_memory(bytes);
     gsc_tensor_options options = GSC_TENSOR_OPTIONS_INIT, on_device;
     gsc_policy policy = GSC_POLICY_INIT;
     char what[128];
-    snprintf(what, sizeof what, "%s%s, want %" PRIu32 ", scale %a, %s", operation_names[operation],
-             side ? "" : " in place", want, scale, data);
+    given = given == ANYTHING ? (int)(random_bits() % 32) : given;
+    given |= operation == CHECK_ONLY || operation == ACCUMULATE ? REPORT : 0;
+    snprintf(what, sizeof what, "%s%s, want %" PRIu32 ", scale %a, given %d, %s",
+             operation_names[operation], l->in_place ? " in place" : "", want, scale, given, data);
     policy.overflow_test = GSC_TEST_NORM;
     options.want = want;
+    options.policy = given & POLICY ? &policy : NULL;
     on_device = options;
-    if (want == WANT_ALL) {
-        options.policy = on_device.policy = &policy;
+    if (given & EACH) {
         options.per_tensor = host->each;
-        options.histogram = host->histogram;
         on_device.per_tensor = device->each;
+    }
+    if (given & HISTOGRAM) {
+        options.histogram = host->histogram;
         on_device.histogram = device->histogram;
     }
     /* As of a state: gsc_factor_init refuses what a float cannot hold. */
     host->factor = (gsc_factor){scale, 1 / scale, (float)scale, (float)(1 / scale), 7};
     lists_restart(l);
     upload(device, host, bytes);
-    GSC(run_operation(operation, NULL, &host->factor, l->host[0], l->host[side], l->n, &options,
-                      &host->report, &err));
-    GSC(run_operation(operation, on, &device->factor, l->device[0], l->device[side], l->n,
-                      &on_device, &device->report, &err));
+    GSC(run_operation(operation, NULL, given & FACTOR ? &host->factor : NULL, l->host[0],
+                      l->host[1], l->n, &options, given & REPORT ? &host->report : NULL, &err));
+    GSC(run_operation(operation, on, given & FACTOR ? &device->factor : NULL, l->device[0],
+                      l->device[1], l->n, &on_device, given & REPORT ? &device->report : NULL,
+                      &err));
     GSC(gsc_exec_wait(on, &err));
     same_report(what, &host->report, &device->report);
     download(got, device, bytes);
     same(what, host, got, bytes);
     same_memory(what, l, 0);
-    if (side)
-        same_memory(what, l, 1);
-    if (want == WANT_ALL) { /* of the parts the same */
-        GSC(gsc_report_merge(on, device->each, l->n, GSC_MERGE_SHARDS, &policy, &device->report,
-                             &err));
+    same_memory(what, l, 1);
+    if (given & EACH && given & REPORT && l->n > 0) { /* of the parts the same */
+        GSC(gsc_report_merge(on, device->each, l->n, GSC_MERGE_SHARDS, options.policy,
+                             &device->report, &err));
         GSC(gsc_exec_wait(on, &err));
         host->report.kind = GSC_REPORT_MERGED;
         same_report("the reports of each, merged", &host->report, &device->report);
@@ -238,7 +246,7 @@ static void compare_operation(const gsc_exec *on, lists *l, enum operation opera
     device_free(device);
 }
 
-static bool is_emulated; /* all scales take minutes there, and cuda.ptx has more of them */
+static bool is_emulated; /* all scales take minutes there */
 
 static void compare_tensors(void)
 {
@@ -249,8 +257,8 @@ static void compare_tensors(void)
     static const double scales[] = {65536, 3, 0x1p60, 0x1p-80, 0x1.8p130};
     /* The third asks for what only the careful path counts. */
     static const uint32_t wants[] = {0, GSC_WANT_NORM | GSC_WANT_AMAX, WANT_ALL};
-    static const uint64_t counts[] = {0, 1, 63, 65, 4097};
-    lists all = {0}, same_dtypes = {0};
+    static const uint64_t counts[] = {0, 1, 3, 63, 64, 65, 4095, 4096, 4097};
+    lists all = {0}, in_place = {.in_place = true};
     for (uint32_t in = 1; gsc_dtype_size(in); in++)
         for (uint32_t out = 1; gsc_dtype_size(out); out++)
             if (is_complex(in) == is_complex(out)) {
@@ -258,35 +266,42 @@ static void compare_tensors(void)
                     lists_add(&all, counts[i], in, out);
                 /* At an address that suits the dtype, but not a vector of it. */
                 lists_add_at(&all, 1000, in, out, gsc_dtype_size(in), gsc_dtype_size(out));
-                if (in == out)
-                    lists_add(&all, 131072 + 4096 + 65, in, out);
+                lists_add(&all,
+                          in == out        ? 131072 + 4096 + 65
+                          : (in + out) % 4 ? 300
+                                           : 65537,
+                          in, out);
             }
-    for (uint32_t dtype = 1; gsc_dtype_size(dtype); dtype++)
-        for (uint64_t count = 1; count <= 70000; count = 3 * count + random_bits() % 7)
-            lists_add(&same_dtypes, count, dtype, dtype);
+    for (uint32_t in = 1; gsc_dtype_size(in); in++)
+        for (uint32_t out = 1; gsc_dtype_size(out); out++)
+            for (uint64_t count = 1; count <= (in == out ? 70000 : 70); count *= 3)
+                if (is_complex(in) == is_complex(out) && gsc_dtype_size(in) == gsc_dtype_size(out))
+                    lists_add(&in_place, count + random_bits() % 7, in, out);
     lists_allocate(&all);
-    lists_allocate(&same_dtypes);
+    lists_allocate(&in_place);
     gsc_exec on = stream_exec(all.device[0], all.n),
-             on_same = stream_exec(same_dtypes.device[0], same_dtypes.n);
+             on_in_place = stream_exec(in_place.device[0], in_place.n);
     for (enum kind kind = 0; kind < KINDS; kind++) {
         lists_fill(&all, kind);
-        lists_fill(&same_dtypes, kind);
+        lists_fill(&in_place, kind);
         const size_t first = is_emulated ? kind : 0;
-        const size_t end = is_emulated ? first + 1 : sizeof scales / sizeof *scales;
+        const size_t end =
+            is_emulated ? first + 1 + (kind == TAME) : sizeof scales / sizeof *scales;
         for (size_t i = first; i < end; i++)
             for (enum operation operation = 0; operation < OPERATIONS; operation++)
                 for (size_t j = operation == SCALE ? 2 : 0; j < sizeof wants / sizeof *wants; j++) {
-                    compare_operation(&on, &all, operation, 1, wants[j], scales[i],
+                    const int given = j == 0 ? FACTOR | REPORT : ANYTHING;
+                    compare_operation(&on, &all, operation, wants[j], scales[i], given,
                                       kind_names[kind]);
                     if (operation != ACCUMULATE)
-                        compare_operation(&on_same, &same_dtypes, operation, 0, wants[j], scales[i],
-                                          kind_names[kind]);
+                        compare_operation(&on_in_place, &in_place, operation, wants[j], scales[i],
+                                          given, kind_names[kind]);
                 }
     }
     stream_free(&on);
-    stream_free(&on_same);
+    stream_free(&on_in_place);
     lists_free(&all);
-    lists_free(&same_dtypes);
+    lists_free(&in_place);
 }
 
 /*
@@ -331,36 +346,48 @@ static void compare_conversions(void)
         lists_start(&l);
         gsc_exec on = stream_exec(l.device[0], l.n);
         for (int i = 0; i < 2; i++)
-            compare_operation(&on, &l, UNSCALE, 1, i ? GSC_WANT_NORM : 0, i ? 1024 : 1,
-                              dtype_names[dtype]);
+            compare_operation(&on, &l, UNSCALE, i ? GSC_WANT_NORM : 0, i ? 1024 : 1,
+                              FACTOR | REPORT, dtype_names[dtype]);
         stream_free(&on);
         lists_free(&l);
     }
 }
 
-/* Long lists of small tensors, which take several launches. */
-static void compare_long_lists(void)
+static void compare_list(lists *l, const char *name)
 {
-    static const uint64_t lengths[] = {1, 161, 162, 163, 400, 1356, 1357, 1600};
+    lists_allocate(l);
+    gsc_exec on = stream_exec(l->device[0], l->n);
+    lists_fill(l, WILD);
+    for (int i = 0; i < 2; i++) {
+        const int given = i ? ANYTHING : FACTOR | REPORT | EACH | HISTOGRAM | POLICY;
+        compare_operation(&on, l, UNSCALE, WANT_ALL, 1024, given, name);
+        compare_operation(&on, l, ACCUMULATE, WANT_ALL, 1024, given, name);
+    }
+    stream_free(&on);
+    lists_free(l);
+}
+
+/* Long lists of small tensors, which take several launches, an empty one, and more chunks than the
+ * device folds at a time. */
+static void compare_lists(void)
+{
+    static const uint64_t lengths[] = {0, 1, 161, 162, 163, 400, 1356, 1357, 1600, 3000};
+    lists l = {0};
     for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
-        lists l = {0};
         for (uint64_t j = 0; j < lengths[i]; j++)
             lists_add(&l, random_bits() % 90, GSC_F16, j % 3 ? GSC_F32 : GSC_F16);
-        lists_allocate(&l);
-        gsc_exec on = stream_exec(l.device[0], l.n);
-        lists_fill(&l, WILD);
-        compare_operation(&on, &l, UNSCALE, 1, WANT_ALL, 1024, "a long list");
-        compare_operation(&on, &l, ACCUMULATE, 1, WANT_ALL, 1024, "a long list");
-        stream_free(&on);
-        lists_free(&l);
+        compare_list(&l, "a long list");
     }
+    for (uint64_t i = 0; i < 40; i++)
+        lists_add(&l, i % 2 * 1700000 + random_bits() % 90, GSC_F8_E5M2, GSC_F8_E5M2);
+    compare_list(&l, "a list of many chunks");
 }
 
 /* ---- conformance: reports, factors, states ---- */
 
 /* What the calls below read and write, on the host and in device memory. */
 typedef struct record {
-    gsc_factor factor;
+    gsc_factor factor, product;
     gsc_report report, others[130];
     gsc_state state, from;
 } record;
@@ -454,9 +481,11 @@ static void compare_small_calls(void)
     records_close();
 }
 
-/* Every preset over random steps, and a scale that is set in between. */
+/* Every preset over random steps, of which many in a row overflow, and scales that are set in
+   between. */
 static void compare_policies(void)
 {
+    static const double scales[] = {384.3, 0, HUGE_VAL};
     const char *name;
     records_open(NULL, 0);
     for (uint32_t preset = 0; (name = gsc_preset_name(preset)); preset++) {
@@ -464,20 +493,22 @@ static void compare_policies(void)
         GSC(gsc_policy_preset(name, &policy, &err));
         policy.growth_interval = policy.growth_interval > 5 ? 5 : policy.growth_interval;
         BOTH(gsc_state_init(on, &policy, &r->state, &err));
-        for (int step = 0; step < 60; step++) {
+        for (int step = 0; step < 240; step++) {
             const uint64_t generation = host.state.factor.generation;
             const gsc_policy *of_policy = step % 3 ? &policy : NULL;
             const bool of_state = step % 4 != 1;
             host.report = random_report();
             host.report.generation = step % 5 ? generation : host.report.generation;
+            if (step / 80 == 1)
+                host.report.overflow = 1;
             host.from = host.state;
-            host.from.factor.scale = (double)(1 + random_bits() % 1000);
+            host.from.factor.scale = scales[step / 80];
             upload(&device->report, &host.report, sizeof host.report);
             upload(&device->from, &host.from, sizeof host.from);
             BOTH(gsc_report_set_rank(on, &r->report, of_policy, of_state ? &r->state : NULL,
                                      (uint32_t)step, &r->report, &err));
             BOTH(gsc_state_update(on, &policy, &r->state, &r->report, &r->state, &err));
-            if (step % 20 == 19)
+            if (step % 80 == 79)
                 BOTH(gsc_state_init_from(on, &policy, &r->from, &r->state, &err));
             same_records(name);
         }
@@ -522,6 +553,147 @@ static void ranks_that_differ(void)
     CHECK(host.state.status == GSC_ERROR_REPORT && host.state.events == GSC_EVENT_SKIPPED);
     CHECK(host.others[3].status == GSC_ERROR_STATE && host.others[3].overflow == 1);
     CHECK(host.others[3].status_rank_plus_1 == 4 && host.others[3].digest == 0);
+    records_close();
+}
+
+static double unit(void)
+{
+    return (double)(random_bits() >> 11) * 0x1p-53;
+}
+
+/* Random guards judge norms of all kinds; what they clip, and decisions that are combined. */
+static void compare_guards(void)
+{
+    uint32_t seen = 0;
+    records_open(NULL, 0);
+    for (int round = 0; round < 60; round++) {
+        gsc_policy policy = GSC_POLICY_INIT;
+        policy.init_scale = 1024;
+        policy.growth_factor = 2;
+        policy.growth_interval = 5;
+        policy.guard_norm = round % 5 == 0 ? 3 * unit() : 0;
+        policy.guard_ratio = round % 3 == 0 ? 1.5 + unit() : 0;
+        policy.guard_sigmas = round % 3 == 0 ? 0 : 1 + 2 * unit();
+        policy.guard_decay = unit();
+        policy.guard_init_mean = round % 4 == 0 ? unit() : 0;
+        policy.guard_warmup = random_bits() % 10;
+        policy.guard_max_in_a_row = random_bits() % 6;
+        policy.guard_sample = (uint32_t)(random_bits() % 3);
+        policy.guard_flags = (uint32_t)(random_bits() % 256);
+        if (!(policy.guard_flags & GSC_GUARD_CLIP))
+            policy.guard_flags &= ~(uint32_t)(GSC_GUARD_CLIP_PROGRESSIVE | GSC_GUARD_CLIP_TO_MEAN);
+        policy.quirks = GSC_QUIRK_ALLOW_LOCKOUT;
+        GSC(gsc_state_init(NULL, &policy, &host.state, &err));
+        host.from = host.state;
+        host.factor = host.state.factor;
+        upload(device, &host, sizeof host);
+        for (int step = 0; step < 60; step++) {
+            const double number = unit() * (random_bits() % 8 ? 1 : 40);
+            const bool by_factor = round % 2;
+            GSC(gsc_report_from_number(number, &host.report, &err));
+            if (random_bits() % 10 == 0)
+                host.report.sum_squares = random_bits() % 2 ? INFINITY : NAN;
+            host.report.generation = host.state.factor.generation;
+            upload(&device->report, &host.report, sizeof host.report);
+            BOTH(gsc_state_update(on, &policy, &r->state, &r->report, &r->state, &err));
+            seen |= host.state.events;
+            /* An error on the host is a factor of zeros there. */
+            if (gsc_factor_clip_outlier(NULL, by_factor ? &host.factor : NULL, &host.state,
+                                        &host.product, NULL) != GSC_OK)
+                memset(&host.product, 0, sizeof host.product);
+            GSC(gsc_factor_clip_outlier(&stream, by_factor ? &device->factor : NULL, &device->state,
+                                        &device->product, &err));
+            BOTH(gsc_state_combine_decisions(on, &r->from, &r->state, &r->from, &err));
+            same_records("a guard");
+        }
+    }
+    CHECK(seen & GSC_EVENT_OUTLIER && seen & GSC_EVENT_CLIPPED && seen & GSC_EVENT_STOPPED);
+    records_close();
+}
+
+/* What only the device finds wrong is said there, skips the step, and changes nothing else. */
+static void errors(void)
+{
+    static const gsc_report wrong = {.status = GSC_ERROR_REPORT, .overflow = 1, .found_inf = 1};
+    static const gsc_report no_factor = {.status = GSC_ERROR_FACTOR, .overflow = 1, .found_inf = 1};
+    gsc_policy policy = GSC_POLICY_INIT, by_norm = GSC_POLICY_INIT;
+    gsc_tensor_options options = GSC_TENSOR_OPTIONS_INIT;
+    records_open(NULL, 0);
+    const gsc_tensor tensor = {.data = &device->from, .count = 100, .dtype = GSC_F32};
+    stream_free(&stream);
+    stream = stream_exec(&tensor, 1);
+    options.want = WANT_ALL;
+    options.per_tensor = device->others;
+    options.histogram = (int64_t *)(void *)&device->others[1];
+    memset(&host.from, 0x3f, sizeof host.from);
+    upload(&device->from, &host.from, sizeof host.from);
+    GSC(gsc_unscale(&stream, &device->factor, &tensor, &tensor, 1, &options, &device->report,
+                    &err));
+    GSC(gsc_scale(&stream, &device->factor, &tensor, &tensor, 1, NULL, NULL, &err));
+    host.report = host.others[0] = no_factor;
+    same_records("a factor of zeros");
+
+    host.factor = host.product = (gsc_factor){1, 1, 1, 1, 1};
+    upload(device, &host, sizeof host);
+    host.factor = host.product = (gsc_factor){0};
+    GSC(gsc_factor_clip_grad_norm(&stream, NULL, &device->report, 1, &device->factor, &err));
+    GSC(gsc_factor_multiply(&stream, &device->factor, 2, &device->product, &err));
+    same_records("products of what is wrong");
+
+    const gsc_report good = {.kind = GSC_REPORT_TENSORS, .measured = WANT_ALL};
+    gsc_report reserved = good, without_norm = good;
+    reserved.reserved[14] = 42;
+    without_norm.measured = GSC_WANT_AMAX;
+    by_norm.overflow_test = GSC_TEST_NORM;
+    host.others[0] = reserved;
+    host.others[1] = without_norm;
+    upload(device, &host, sizeof host);
+    for (int i = 0; i < 2; i++) {
+        GSC(gsc_report_merge(&stream, &device->others[i], 1, 0, i ? &by_norm : NULL,
+                             &device->report, &err));
+        same_report("a merge of what is wrong", &wrong, &device->report);
+    }
+
+    const struct {
+        const gsc_report *report;
+        double scale;
+        int64_t good_steps;
+        uint64_t reserved;
+        gsc_status of_update, of_init;
+    } rows[] = {{&good, 0, 0, 0, GSC_OK, GSC_OK},
+                {&reserved, 0, 0, 0, GSC_ERROR_REPORT, GSC_OK},
+                {&no_factor, 0, 0, 0, GSC_ERROR_REPORT, GSC_OK},
+                {&good, -1, 0, 0, GSC_ERROR_STATE, GSC_ERROR_STATE},
+                {&good, 0, -1, 0, GSC_ERROR_STATE, GSC_ERROR_STATE},
+                {&good, 0, 0, 42, GSC_ERROR_STATE, GSC_ERROR_STATE}};
+    GSC(gsc_policy_preset("recommended", &policy, &err));
+    for (size_t i = 0; i < 2 * sizeof rows / sizeof *rows; i++) {
+        const gsc_status status = i % 2 ? rows[i / 2].of_init : rows[i / 2].of_update;
+        gsc_state made;
+        GSC(gsc_state_init(NULL, &policy, &host.state, &err));
+        if (rows[i / 2].scale != 0)
+            host.state.factor.scale = rows[i / 2].scale;
+        host.state.good_steps = rows[i / 2].good_steps;
+        host.state.reserved[17] = rows[i / 2].reserved;
+        host.state.events = GSC_EVENT_GREW; /* of the update before */
+        host.report = *rows[i / 2].report;
+        upload(device, &host, sizeof host);
+        if (i % 2)
+            GSC(gsc_state_init_from(&stream, &policy, &device->state, &device->from, &err));
+        else
+            GSC(gsc_state_update(&stream, &policy, &device->state, &device->report, &device->from,
+                                 &err));
+        GSC(gsc_exec_wait(&stream, &err));
+        download(&made, &device->from, sizeof made);
+        CHECK(made.status == status && made.events == (status ? GSC_EVENT_SKIPPED : 0));
+        host.state.status = status;
+        host.state.events = GSC_EVENT_SKIPPED;
+        host.state.skip_f32 = 1;
+        host.state.skip = 1;
+        host.state.guard_multiplier = 0;
+        if (status != GSC_OK)
+            same("a state of what is wrong", &host.state, &made, offsetof(gsc_state, reserved));
+    }
     records_close();
 }
 
@@ -705,11 +877,13 @@ static void two_streams(void)
 static const struct {
     const char *name;
     void (*run)(void);
-} groups[] = {{"lists", compare_long_lists},
+} groups[] = {{"lists", compare_lists},
               {"tensors", compare_tensors},
               {"conversions", compare_conversions},
               {"policies", compare_policies},
               {"small_calls", compare_small_calls},
+              {"guards", compare_guards},
+              {"errors", errors},
               {"ranks", ranks_that_differ},
               {"memory", copies_and_waits},
               {"graph", replay_graph},

@@ -49,10 +49,9 @@ static inline void gsc_must(gsc_status status, const gsc_error *err, const char 
 /* The device as this program sees it: a context of the library and the primary one, current. */
 static gsc_context *context;
 
-static inline void open_device(void)
+static inline void load_driver(void)
 {
-    void *library = dlopen("libcuda.so.1", RTLD_NOW), *symbol, *primary;
-    int32_t device;
+    void *library = dlopen("libcuda.so.1", RTLD_NOW), *symbol;
     if (!library)
         die("libcuda.so.1", dlerror());
 #define X(name, function, signature)                                                               \
@@ -62,9 +61,21 @@ static inline void open_device(void)
 #include "cuda/driver.def"
 #include "device.def"
 #undef X
-    GSC(gsc_context_create_cuda(&(gsc_cuda_options)GSC_CUDA_OPTIONS_INIT, &context, &err));
-    CU(device_get(&device, 0));
-    CU(context_retain(&primary, device));
+}
+
+static inline gsc_context *new_context(void)
+{
+    gsc_context *made;
+    GSC(gsc_context_create_cuda(&(gsc_cuda_options)GSC_CUDA_OPTIONS_INIT, &made, &err));
+    return made;
+}
+
+static inline void open_device(void)
+{
+    void *primary;
+    load_driver();
+    context = new_context();
+    CU(context_retain(&primary, 0));
     CU(context_push(primary));
 }
 

@@ -37,32 +37,29 @@ typedef struct row {
 
 static bool is_short;
 
+/* The elements of each tensor; a short list has the first four of them, made small. */
 static uint64_t counts_of(enum shape shape, uint64_t *counts)
 {
+    enum { D = 768, E = 4096, F = E * 11008 };
+    static const struct {
+        uint64_t first[3], block[13], blocks, last[3];
+    } shapes[] = {
+        {{50257 * D, 1024 * D},
+         {D, D, 3 * D * D, 3 * D, D * D, D, D, D, 4 * D * D, 4 * D, 4 * D * D, D},
+         12,
+         {D, D}},
+        {{32000 * E}, {E * E, E * E, E * E, E * E, F, F, F, E, E}, 32, {E, 32000 * E}},
+        {{1 << 20}, {0}, 0, {0}},
+        {{0}, {32}, MOST_TENSORS, {0}},
+    };
     uint64_t n = 0;
-    if (shape == GPT2) {
-        const uint64_t d = 768, block[] = {d, d, 3 * d * d, 3 * d, d * d,     d,
-                                           d, d, 4 * d * d, 4 * d, 4 * d * d, d};
-        counts[n++] = 50257 * d;
-        counts[n++] = 1024 * d;
-        for (int i = 0; i < 12 * 12; i++)
-            counts[n++] = block[i % 12];
-        counts[n++] = d;
-        counts[n++] = d;
-    } else if (shape == SEVEN_B) {
-        const uint64_t d = 4096, f = 11008;
-        const uint64_t block[] = {d * d, d * d, d * d, d * d, d * f, d * f, d * f, d, d};
-        counts[n++] = 32000 * d;
-        for (int i = 0; i < 32 * 9; i++)
-            counts[n++] = block[i % 9];
-        counts[n++] = d;
-        counts[n++] = 32000 * d;
-    } else if (shape == ONE_MILLION) {
-        counts[n++] = 1 << 20;
-    } else {
-        while (n < MOST_TENSORS)
-            counts[n++] = 32;
-    }
+    for (const uint64_t *c = shapes[shape].first; *c; c++)
+        counts[n++] = *c;
+    for (uint64_t i = 0; i < shapes[shape].blocks; i++)
+        for (const uint64_t *c = shapes[shape].block; *c; c++)
+            counts[n++] = *c;
+    for (const uint64_t *c = shapes[shape].last; *c; c++)
+        counts[n++] = *c;
     for (uint64_t i = 0; is_short && i < n; i++)
         counts[i] = counts[i] / (1 << 20) + 1;
     return is_short && n > 4 ? 4 : n;
@@ -269,8 +266,7 @@ static void fill(unsigned char *memory, uint64_t bytes, uint32_t dtype, uint32_t
 static void *try_memory(uint64_t bytes, gsc_error *err)
 {
     void *memory = NULL;
-    return gsc_memory_create(context, GSC_MEMORY_DEVICE, bytes, &memory, err) == GSC_OK ? memory
-                                                                                        : NULL;
+    return gsc_memory_create(context, GSC_MEMORY_DEVICE, bytes, &memory, err) ? NULL : memory;
 }
 
 /* Without memory for it m->factor is NULL. */
@@ -334,8 +330,7 @@ static void tear_down(measurement *m)
                    m->options.per_tensor,
                    m->on.workspace};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        if (all[i])
-            device_free(all[i]);
+        device_free(all[i]);
 }
 
 static void print_measured(measurement *m, const char *name)
@@ -520,8 +515,7 @@ static void fault_context(void)
     on.context = context;
     GSC(gsc_memory_copy(&on, memory, from, 64, &err));
     GSC(gsc_exec_wait(&on, &err));
-    GSC(gsc_context_create_cuda(&(gsc_cuda_options)GSC_CUDA_OPTIONS_INIT, &on.context, &err));
-    gsc_context_destroy(on.context);
+    gsc_context_destroy(new_context());
     device_free(memory);
     CU(context_current(&current));
     CHECK(current == foreign);
@@ -543,30 +537,24 @@ static const struct {
 
 static void open_times(void)
 {
-    void *library = dlopen("libcuda.so.1", RTLD_NOW), *symbol, *primary;
-    int32_t (*init)(uint32_t), (*retain)(void **, int32_t);
-    if (!library || !(symbol = dlsym(library, "cuInit")))
-        die("libcuda.so.1", "cannot be loaded");
-    memcpy(&init, &symbol, sizeof symbol);
-    symbol = dlsym(library, "cuDevicePrimaryCtxRetain");
-    memcpy(&retain, &symbol, sizeof symbol);
-    const double start = seconds();
-    if (!retain || init(0) != 0)
-        die("cuInit", "fails");
-    const double started = seconds();
-    if (retain(&primary, 0) != 0)
-        die("cuDevicePrimaryCtxRetain", "fails");
-    const double retained = seconds();
-    GSC(gsc_context_create_cuda(&(gsc_cuda_options)GSC_CUDA_OPTIONS_INIT, &context, &err));
-    const double loaded = seconds();
-    gsc_context *second;
-    GSC(gsc_context_create_cuda(&(gsc_cuda_options)GSC_CUDA_OPTIONS_INIT, &second, &err));
+    void *primary;
+    gsc_context *contexts[2];
+    double at[5];
+    load_driver();
+    for (int i = 0; i < 5; i++) {
+        at[i] = seconds();
+        if (i == 0)
+            CU(init(0));
+        else if (i == 1)
+            CU(context_retain(&primary, 0));
+        else if (i < 4)
+            contexts[i - 2] = new_context();
+    }
     printf(
         "{\"driver_ms\": %.3f, \"context_ms\": %.3f, \"kernels_ms\": %.3f, \"again_ms\": %.3f}\n",
-        (started - start) * 1e3, (retained - started) * 1e3, (loaded - retained) * 1e3,
-        (seconds() - loaded) * 1e3);
-    gsc_context_destroy(second);
-    gsc_context_destroy(context);
+        (at[1] - at[0]) * 1e3, (at[2] - at[1]) * 1e3, (at[3] - at[2]) * 1e3, (at[4] - at[3]) * 1e3);
+    gsc_context_destroy(contexts[0]);
+    gsc_context_destroy(contexts[1]);
 }
 
 int main(int count, char **arguments)

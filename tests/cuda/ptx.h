@@ -5,10 +5,12 @@
  * what starts with any value starts with garbage. Shared and local memory have addresses of their
  * own, from FIRST on; as generic addresses they are those of the host.
  */
+#define _DEFAULT_SOURCE /* MAP_ANONYMOUS */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "emulation.h"
 
@@ -82,7 +84,6 @@ static inline u16 f16_result(float x)
     return x != x ? 0x7fff : f16_from_float(x);
 }
 
-#define f32_sqrt sqrtf
 #define f64_sqrt sqrt
 #define f32_fma  fmaf
 #define f64_fma  fma
@@ -99,19 +100,6 @@ static inline u64 insert(u64 x, u64 into, u32 at, u32 bits)
     return at < 64 ? (into & ~(mask << at)) | (x & mask) << at : into;
 }
 
-/* Each four bits of `select` choose a byte of the eight, or what its sign fills one with. */
-static inline u32 permuted(u32 a, u32 b, u32 select)
-{
-    const u64 bytes = (u64)b << 32 | a;
-    u32 result = 0;
-    for (u32 i = 0; i < 4; i++) {
-        const u32 which = select >> 4 * i & 15;
-        const u32 byte = (u32)(bytes >> 8 * (which & 7)) & 255;
-        result |= (which & 8 ? (byte & 128 ? 255 : 0) : byte) << 8 * i;
-    }
-    return result;
-}
-
 /* Of a double to s32. */
 static inline s32 truncated(double x)
 {
@@ -125,11 +113,6 @@ static inline s32 truncated(double x)
 static inline double f64_min(double a, double b)
 {
     return b != b || a < b || (a == b && signbit(a)) ? a : b;
-}
-
-static inline float f32_min(float a, float b)
-{
-    return (float)f64_min(a, b);
 }
 
 /* ---- memory ---- */
@@ -197,22 +180,23 @@ static __attribute__((noinline)) void touch(access *seen, u32 start, u64 address
     }
 }
 
-/* Of the address sanitizer, where that is built in. */
-int __asan_address_is_poisoned(const volatile void *at) __attribute__((weak));
-
-/* Of the device's memory, where it is known. */
+/* Of the devices' memory, from `pages` on, and the block that was reached last. */
 static access *seen_global;
+static u64 pages, block_begin, block_end;
 
 INLINE void *reach_global(u64 address, u32 bytes, u32 how, int line)
 {
-    u8 *at = reach(NULL, emulated.start, emulated.end, address, bytes, line);
+    const bool is_device = address - pages < STANDIN_MEMORY;
+    const bool is_known = (address >= block_begin && address < block_end) ||
+                          standin_block(address, &block_begin, &block_end);
+    if (!is_known && is_device)
+        fail(line, "an address of nothing that was allocated", address);
+    u8 *at = reach(NULL, is_known ? block_begin : 0, is_known ? block_end : UINT64_MAX, address,
+                   bytes, line);
     if (is_in_block(address))
         fail(line, "an address that is not global", address);
-    if (__asan_address_is_poisoned &&
-        (__asan_address_is_poisoned(at) || __asan_address_is_poisoned(at + bytes - 1)))
-        fail(line, "an address of nothing that was allocated", address);
-    if (seen_global)
-        touch(seen_global + (address - emulated.start), launch_start, address, bytes, how, line);
+    if (is_device)
+        touch(seen_global + (address - pages), launch_start, address, bytes, how, line);
     return at;
 }
 
@@ -319,20 +303,19 @@ static inline u32 shuffled_down(u32 by, u32 clamp, u32 lanes)
 /* Before a block runs. */
 static void start_block(void)
 {
-    static u64 launch, size;
+    static u64 launch;
     block_start = phase + 1;
     if (launch == emulated.launches)
         return;
     launch = emulated.launches;
     launch_start = block_start;
     removed_barrier = getenv("GSC_REMOVED_BARRIER");
-    if (emulated.start != 0 && emulated.end - emulated.start > size) {
-        size = emulated.end - emulated.start;
-        free(seen_global);
-        seen_global = calloc(size, sizeof *seen_global);
-        if (!seen_global)
-            fail(0, "no memory for what is done at so many bytes", size);
-    }
+    block_begin = block_end = 0;
+    if (!seen_global && (pages = standin_pages()) != 0)
+        seen_global = mmap(NULL, STANDIN_MEMORY * sizeof *seen_global, PROT_READ | PROT_WRITE,
+                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (seen_global == MAP_FAILED)
+        fail(0, "no memory for what is done at so many bytes", STANDIN_MEMORY);
 }
 
 static void run(kernel *run_thread, const void *p, u64 bytes, u64 end_of_shared, u32 most_threads)

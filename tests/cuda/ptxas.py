@@ -21,17 +21,27 @@ def modules():
     return ["\n".join([version, *texts[: i + 1]]) for i, version in enumerate(versions)]
 
 
-def assemble(ptxas, architecture, ptx):
+NEEDS = {
+    "registers": r"Used (\d+)",
+    "spilled": r"(\d+) bytes spill s",
+    "stack": r"(\d+) bytes stack",
+    "shared": r"(\d+) bytes smem",
+}
+
+
+def assemble(ptxas, architecture, ptx, cubin="/dev/null"):
+    """What each kernel needs, by its name."""
     with tempfile.NamedTemporaryFile("w", suffix=".ptx") as file:
         file.write(ptx)
         file.flush()
-        command = [ptxas, "-v", f"-arch={architecture}", "-o", "/dev/null", file.name]
+        command = [ptxas, "-v", f"-arch={architecture}", "-o", cubin, file.name]
         done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
         raise SystemExit(f"{architecture}: {done.stderr}")
-    kernels = re.findall(
-        r"entry function 'gsc_cuda_(\w+)'.*?(\d+) bytes spill stores.*?Used (\d+) registers", done.stderr, re.S
-    )
+    kernels = {}
+    for kernel in done.stderr.split("Compiling entry function 'gsc_cuda_")[1:]:
+        found = {name: re.search(pattern, kernel) for name, pattern in NEEDS.items()}
+        kernels[kernel.split("'")[0]] = {name: int(match[1]) if match else 0 for name, match in found.items()}
     if not kernels:
         raise SystemExit(f"{architecture}: no kernel in the words of ptxas: {done.stderr}")
     return kernels
@@ -46,8 +56,8 @@ def main():
         of_new = pool.map(lambda name: assemble(ptxas, name, new), architectures)
         print(f"{'':<8}{'kernel':<10}{'registers':>10}{'spilled':>14}")
         for architecture, kernels in zip(architectures, of_new, strict=True):
-            for kernel, spilled, registers in kernels:
-                print(f"{architecture:<8}{kernel:<10}{registers:>10}{spilled:>8} bytes")
+            for kernel, needs in kernels.items():
+                print(f"{architecture:<8}{kernel:<10}{needs['registers']:>10}{needs['spilled']:>8} bytes")
         for old_module in done:
             old_module.result()
 

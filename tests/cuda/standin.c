@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: MIT */
+#define _DEFAULT_SOURCE /* MAP_ANONYMOUS */
 #include "standin.h"
 
 #include <pthread.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -35,7 +36,7 @@
     X(STREAM_CAPTURE_IMPLICIT, 906,                                                                \
       "operation would make the legacy stream depend on a capturing blocking stream")
 
-enum { OK = 0, CAPTURE_RELAXED = 2, MAX_DEVICES = 4, MAX_DEPTH = 16 };
+enum { OK = 0, CAPTURE_RELAXED = 2, MAX_DEVICES = 4, MAX_DEPTH = 16, MAX_NODES = 256 };
 #define NUMBER(name, number, text) name = number,
 enum { ERRORS(NUMBER) };
 
@@ -44,20 +45,21 @@ typedef struct context {
 } context;
 
 typedef struct module {
+    struct module *next; /* of all, so that they stay reachable: a forked process unloads none */
     const context *context;
-    char *image;
-    uint64_t parameters; /* bytes that a kernel may have of them */
+    uint64_t parameters;        /* bytes that a kernel may have of them */
+    struct function *functions; /* that were asked for */
+    char image[];
 } module;
 
 typedef struct function {
-    struct function *next; /* of all, so that they stay reachable */
+    struct function *next;
     const module *module;
     char name[64];
     uint64_t size; /* of its parameter */
 } function;
 
 typedef struct node {
-    struct node *next;
     struct graph *of;
     const function *function; /* NULL: a copy, with `copied` as its parameter */
     uint32_t blocks, threads;
@@ -70,7 +72,8 @@ typedef struct copied {
 } copied;
 
 typedef struct graph {
-    node *first, *last;
+    node *nodes[MAX_NODES];
+    uint64_t count;
     bool broken;
 } graph;
 
@@ -81,8 +84,8 @@ typedef struct stream {
 
 static standin state = {.version = 12040, .devices = 1, .capability = 75};
 static context contexts[MAX_DEVICES];
-static function *functions;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of the functions and the memory */
+static module *modules;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of modules, memory and work */
 static pid_t process;                                    /* that started the driver */
 static graph *_Atomic capture;        /* that is under way; one at a time is enough here */
 static atomic_bool is_legacy_refused; /* while a stream that waits for it is captured */
@@ -166,30 +169,29 @@ static int32_t make(void **out, uint64_t bytes)
 
 /* ---- the driver and its devices ---- */
 
+/* The name and the text of a result; the last row's are NULL. */
+static const char *error(int32_t result, bool name)
+{
+    static const struct {
+        int32_t number;
+        const char *name, *text;
+    } rows[] = {
+#define ROW(word, number, text) {number, "CUDA_ERROR_" #word, text},
+        ERRORS(ROW){0, NULL, NULL}};
+    size_t i = 0;
+    while (rows[i].name && rows[i].number != result)
+        i++;
+    return name ? rows[i].name : rows[i].text;
+}
+
 int32_t cuGetErrorName(int32_t result, const char **name)
 {
-#define NAME(word, number, text)                                                                   \
-    case number:                                                                                   \
-        *name = "CUDA_ERROR_" #word;                                                               \
-        return OK;
-    switch (result) {
-        ERRORS(NAME)
-    default:
-        return INVALID_VALUE;
-    }
+    return (*name = error(result, true)) ? OK : INVALID_VALUE;
 }
 
 int32_t cuGetErrorString(int32_t result, const char **text)
 {
-#define TEXT(word, number, said)                                                                   \
-    case number:                                                                                   \
-        *text = said;                                                                              \
-        return OK;
-    switch (result) {
-        ERRORS(TEXT)
-    default:
-        return INVALID_VALUE;
-    }
+    return (*text = error(result, false)) ? OK : INVALID_VALUE;
 }
 
 int32_t cuDriverGetVersion(int32_t *version)
@@ -330,13 +332,15 @@ int32_t cuModuleLoadDataEx(void **out, const void *image, uint32_t options, int3
     if (version > compiler / 100 - 40 + compiler / 10 % 10)
         return UNSUPPORTED_PTX_VERSION;
     module *m;
-    if (make((void **)&m, sizeof *m) != OK)
+    if (make((void **)&m, sizeof *m + strlen(image) + 1) != OK)
         return OUT_OF_MEMORY;
-    *m = (module){standin_current(), strdup(image), version < 81 ? 4352 : 32764};
-    if (!m->image) {
-        free(m);
-        return OUT_OF_MEMORY;
-    }
+    m->context = standin_current();
+    m->parameters = version < 81 ? 4352 : 32764;
+    strcpy(m->image, image);
+    pthread_mutex_lock(&lock);
+    m->next = modules;
+    modules = m;
+    pthread_mutex_unlock(&lock);
     state.loaded++;
     state.loads++;
     *out = m;
@@ -350,19 +354,17 @@ int32_t cuModuleUnload(void *unloaded)
     module *m = unloaded;
     if (m->context != standin_current())
         return INVALID_CONTEXT;
-    pthread_mutex_lock(&lock);
-    for (function **at = &functions; *at;) {
-        function *f = *at;
-        if (f->module == m) {
-            *at = f->next;
-            free(f);
-        } else {
-            at = &f->next;
-        }
+    for (function *f = m->functions, *next; f; f = next) {
+        next = f->next;
+        free(f);
     }
+    pthread_mutex_lock(&lock);
+    module **at = &modules;
+    while (*at != m)
+        at = &(*at)->next;
+    *at = m->next;
     pthread_mutex_unlock(&lock);
     state.loaded--;
-    free(m->image);
     free(m);
     return OK;
 }
@@ -383,26 +385,22 @@ static const char *find_entry(const char *text, const char *name)
 int32_t cuModuleGetFunction(void **out, void *from, const char *name)
 {
     ENTER(from && name);
-    const module *m = from;
+    module *m = from;
+    function *f;
     const char *parameters = find_entry(m->image, name);
-    if (!parameters || strlen(name) >= sizeof functions->name)
+    if (!parameters || strlen(name) >= sizeof f->name)
         return NOT_FOUND;
     const char *size = strchr(parameters, '['), *end = strchr(parameters, ')');
-    function *f;
     if (make((void **)&f, sizeof *f) != OK)
         return OUT_OF_MEMORY;
-    *f = (function){.module = m};
+    *f = (function){.next = m->functions, .module = m};
     f->size = size && size < end ? strtoull(size + 1, NULL, 10) : 8;
     if (f->size > m->parameters) { /* which a real driver sees when it loads the module */
         free(f);
         return INVALID_PTX;
     }
     snprintf(f->name, sizeof f->name, "%s", name);
-    pthread_mutex_lock(&lock);
-    f->next = functions;
-    functions = f;
-    pthread_mutex_unlock(&lock);
-    *out = f;
+    *out = m->functions = f;
     return OK;
 }
 
@@ -421,17 +419,31 @@ static stream *stream_of(void *handle)
     return (uintptr_t)handle <= 2 ? NULL : handle;
 }
 
-static void copy(const copied *c)
+/* Memory of the devices: a block has pages of its own, and its addresses are not used again. */
+static struct {
+    unsigned char *start;
+    uint64_t used;
+} pages;
+enum { PAGE = 1 << 12 };
+
+/* Nobody reaches it but what runs on a device. */
+static void reach(bool reached)
 {
-    memmove((void *)(uintptr_t)c->to, (const void *)(uintptr_t)c->from, c->bytes);
+    mprotect(pages.start, pages.used, reached ? PROT_READ | PROT_WRITE : PROT_NONE);
 }
 
+/* The devices do one thing after another. A copy has no function. */
 static void run(const function *f, uint32_t blocks, uint32_t threads, const void *parameter)
 {
+    const copied *c = parameter;
+    pthread_mutex_lock(&lock);
+    reach(true);
     if (!f)
-        copy(parameter);
+        memmove((void *)(uintptr_t)c->to, (const void *)(uintptr_t)c->from, c->bytes);
     else if (state.execute)
         state.execute(f->name, blocks, threads, parameter);
+    reach(false);
+    pthread_mutex_unlock(&lock);
 }
 
 static int32_t record(graph *to, const function *f, uint32_t blocks, uint32_t threads,
@@ -440,16 +452,11 @@ static int32_t record(graph *to, const function *f, uint32_t blocks, uint32_t th
     node *n;
     if (to->broken)
         return STREAM_CAPTURE_INVALIDATED;
-    if (make((void **)&n, sizeof *n + size) != OK)
+    if (to->count == MAX_NODES || make((void **)&n, sizeof *n + size) != OK)
         return OUT_OF_MEMORY;
-    n->of = to;
-    n->function = f;
-    n->blocks = blocks;
-    n->threads = threads;
-    n->size = size;
+    *n = (node){to, f, blocks, threads, size};
     memcpy(n->parameter, parameter, size);
-    *(to->first ? &to->last->next : &to->first) = n;
-    to->last = n;
+    to->nodes[to->count++] = n;
     return OK;
 }
 
@@ -477,32 +484,69 @@ int32_t cuLaunchKernel(void *launched, uint32_t grid_x, uint32_t grid_y, uint32_
 }
 
 /* Blocks of memory by their addresses: of the device, or of the host for devices. */
-static struct {
+static struct block {
     void *memory;
+    uint64_t bytes;
     bool of_host;
     int32_t device;
-} blocks[1 << 12];
+} blocks[1 << 12], *unused_blocks = blocks;
 enum { BLOCKS = sizeof blocks / sizeof *blocks };
 
-/* The place of a block; NULL: of one that is free. -1: there is none. */
-static int place_of(const void *memory)
+/* The block that has this byte; of NULL one that is free. */
+static struct block *block_of(const void *byte)
 {
-    for (int i = 0; i < BLOCKS; i++)
-        if (blocks[i].memory == memory)
-            return i;
-    return -1;
+    struct block *b = blocks;
+    while (b < unused_blocks &&
+           !(b->memory ? (uintptr_t)byte - (uintptr_t)b->memory < b->bytes : !byte))
+        b++;
+    return b < unused_blocks || (!byte && b < blocks + BLOCKS) ? b : NULL;
+}
+
+EXPORT bool standin_block(uint64_t address, uint64_t *start, uint64_t *end)
+{
+    const struct block *b = address ? block_of((const void *)(uintptr_t)address) : NULL;
+    *start = b ? (uint64_t)(uintptr_t)b->memory : 0;
+    *end = b ? *start + b->bytes : 0;
+    return b != NULL;
+}
+
+EXPORT uint64_t standin_pages(void)
+{
+    return (uint64_t)(uintptr_t)pages.start;
+}
+
+/* Full of garbage. */
+static void *device_block(uint64_t bytes)
+{
+    const uint64_t size = (bytes + PAGE - 1) / PAGE * PAGE;
+    if (!pages.start)
+        pages.start = mmap(NULL, STANDIN_MEMORY, PROT_NONE,
+                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (pages.start == MAP_FAILED || size > STANDIN_MEMORY - pages.used)
+        return NULL;
+    unsigned char *made = pages.start + pages.used;
+    pages.used += size;
+    reach(true);
+    memset(made, 0xa5, bytes);
+    reach(false);
+    return made;
 }
 
 static int32_t allocate(void **out, uint64_t bytes, bool of_host)
 {
+    FORBID_CAPTURE();
+    if (!standin_current())
+        return INVALID_CONTEXT;
     pthread_mutex_lock(&lock);
     /* More than any device has is refused here: a sanitizer's allocator would end the process. */
-    const int place = bytes >> 39 ? -1 : place_of(NULL);
-    *out = place < 0 ? NULL : aligned_alloc(256, (bytes + 255) / 256 * 256);
+    struct block *b = bytes >> 39 ? NULL : block_of(NULL);
+    *out = !b        ? NULL
+           : of_host ? aligned_alloc(256, (bytes + 255) / 256 * 256)
+                     : device_block(bytes);
     if (*out) {
-        blocks[place].memory = *out;
-        blocks[place].of_host = of_host;
-        blocks[place].device = (int32_t)((context *)standin_current() - contexts);
+        unused_blocks += b == unused_blocks;
+        *b = (struct block){*out, bytes, of_host,
+                            (int32_t)((context *)standin_current() - contexts)};
         state.allocated++;
     }
     pthread_mutex_unlock(&lock);
@@ -511,66 +555,59 @@ static int32_t allocate(void **out, uint64_t bytes, bool of_host)
 
 static int32_t deallocate(void *memory, bool of_host)
 {
+    FORBID_CAPTURE();
     pthread_mutex_lock(&lock);
-    const int place = place_of(memory);
-    const bool is_known = place >= 0 && blocks[place].of_host == of_host;
-    if (is_known) {
-        blocks[place].memory = NULL;
-        state.allocated--;
+    struct block *b = block_of(memory);
+    const bool is_known = b && b->memory == memory && b->of_host == of_host;
+    if (is_known && of_host)
         free(memory);
+    else if (is_known)
+        madvise(memory, b->bytes, MADV_DONTNEED);
+    if (is_known) {
+        b->memory = NULL;
+        state.allocated--;
     }
     pthread_mutex_unlock(&lock);
     return is_known ? OK : INVALID_VALUE;
 }
 
+int32_t cuMemHostAlloc(void **memory, uint64_t bytes, uint32_t flags)
+{
+    ENTER(memory && bytes && flags <= 7);
+    return allocate(memory, bytes, true);
+}
+
 int32_t cuMemAlloc_v2(uint64_t *address, uint64_t bytes)
 {
-    void *memory;
+    void *memory = NULL;
     ENTER(address && bytes);
-    FORBID_CAPTURE();
-    if (!standin_current())
-        return INVALID_CONTEXT;
     const int32_t result = allocate(&memory, bytes, false);
     *address = (uint64_t)(uintptr_t)memory;
     return result;
 }
 
-int32_t cuMemHostAlloc(void **memory, uint64_t bytes, uint32_t flags)
-{
-    ENTER(memory && bytes && flags <= 7);
-    FORBID_CAPTURE();
-    if (!standin_current())
-        return INVALID_CONTEXT;
-    return allocate(memory, bytes, true);
-}
-
 int32_t cuMemFree_v2(uint64_t address)
 {
     ENTER(address);
-    FORBID_CAPTURE();
     return deallocate((void *)(uintptr_t)address, false);
 }
 
 int32_t cuMemFreeHost(void *memory)
 {
     ENTER(memory);
-    FORBID_CAPTURE();
     return deallocate(memory, true);
 }
 
-/* Of the first byte of a block. */
 int32_t cuPointerGetAttribute(void *value, int32_t attribute, uint64_t address)
 {
     enum { TYPE = 2 /* 1 host, 2 device */, ORDINAL = 9 };
     ENTER(value && (attribute == TYPE || attribute == ORDINAL));
     pthread_mutex_lock(&lock);
-    const int place = place_of((void *)(uintptr_t)address);
-    if (place >= 0)
-        *(int32_t *)value = attribute == ORDINAL    ? blocks[place].device
-                            : blocks[place].of_host ? 1
-                                                    : 2;
+    const struct block *b = block_of((void *)(uintptr_t)address);
+    if (b)
+        *(int32_t *)value = attribute == ORDINAL ? b->device : b->of_host ? 1 : 2;
     pthread_mutex_unlock(&lock);
-    return place >= 0 ? OK : INVALID_VALUE;
+    return b ? OK : INVALID_VALUE;
 }
 
 int32_t cuMemcpyAsync(uint64_t to, uint64_t from, uint64_t bytes, void *on)
@@ -584,7 +621,7 @@ int32_t cuMemcpyAsync(uint64_t to, uint64_t from, uint64_t bytes, void *on)
         return record(s->captured, NULL, 0, 0, &(copied){to, from, bytes}, sizeof(copied));
     if (!s && is_legacy_refused)
         return STREAM_CAPTURE_IMPLICIT;
-    copy(&(copied){to, from, bytes});
+    run(NULL, 0, 0, &(copied){to, from, bytes});
     return OK;
 }
 
@@ -594,13 +631,6 @@ int32_t cuStreamCreate(void **out, uint32_t flags)
     if (make(out, 1 << 20) != OK) /* of that size it is mapped, above 4 GiB, as a test wants it */
         return OUT_OF_MEMORY;
     ((stream *)*out)->is_non_blocking = flags;
-    return OK;
-}
-
-int32_t cuStreamDestroy_v2(void *on)
-{
-    ENTER(on);
-    free(on);
     return OK;
 }
 
@@ -676,11 +706,10 @@ int32_t cuStreamEndCapture(void *on, void **out)
 int32_t cuGraphGetNodes(void *of, void **nodes, uint64_t *count)
 {
     ENTER(of && count);
-    uint64_t n = 0;
-    for (node *at = ((graph *)of)->first; at; at = at->next, n++)
-        if (nodes && n < *count)
-            nodes[n] = at;
-    *count = n;
+    const graph *g = of;
+    if (nodes)
+        memcpy(nodes, g->nodes, (g->count < *count ? g->count : *count) * sizeof *nodes);
+    *count = g->count;
     return OK;
 }
 
@@ -695,12 +724,10 @@ int32_t cuGraphDestroyNode(void *destroyed)
 {
     ENTER(destroyed);
     graph *g = ((node *)destroyed)->of;
-    node *before = NULL;
-    for (node *at = g->first; at != destroyed; at = at->next)
-        before = at;
-    *(before ? &before->next : &g->first) = ((node *)destroyed)->next;
-    if (g->last == destroyed)
-        g->last = before;
+    uint64_t at = 0;
+    while (g->nodes[at] != destroyed)
+        at++;
+    memmove(g->nodes + at, g->nodes + at + 1, (--g->count - at) * sizeof *g->nodes);
     free(destroyed);
     return OK;
 }
@@ -711,8 +738,10 @@ int32_t cuGraphInstantiateWithFlags(void **out, void *from, uint64_t flags)
     ENTER(out && from && flags == 0);
     graph *g;
     int32_t result = make((void **)&g, sizeof *g);
-    for (node *at = ((graph *)from)->first; at && result == OK; at = at->next)
-        result = record(g, at->function, at->blocks, at->threads, at->parameter, at->size);
+    for (uint64_t i = 0; i < ((graph *)from)->count && result == OK; i++) {
+        const node *n = ((graph *)from)->nodes[i];
+        result = record(g, n->function, n->blocks, n->threads, n->parameter, n->size);
+    }
     *out = g;
     return result;
 }
@@ -721,18 +750,18 @@ int32_t cuGraphLaunch(void *executable, void *on)
 {
     ENTER(executable);
     (void)on;
-    for (node *at = ((graph *)executable)->first; at; at = at->next)
-        run(at->function, at->blocks, at->threads, at->parameter);
+    for (uint64_t i = 0; i < ((graph *)executable)->count; i++) {
+        const node *n = ((graph *)executable)->nodes[i];
+        run(n->function, n->blocks, n->threads, n->parameter);
+    }
     return OK;
 }
 
 int32_t cuGraphDestroy(void *destroyed)
 {
     ENTER(destroyed);
-    for (node *at = ((graph *)destroyed)->first, *next; at; at = next) {
-        next = at->next;
-        free(at);
-    }
+    for (uint64_t i = 0; i < ((graph *)destroyed)->count; i++)
+        free(((graph *)destroyed)->nodes[i]);
     free(destroyed);
     return OK;
 }
@@ -772,9 +801,12 @@ int32_t cuEventElapsedTime(float *milliseconds, void *start, void *end)
     return OK;
 }
 
-int32_t cuEventDestroy_v2(void *event)
-{
-    ENTER(event);
-    free(event);
-    return OK;
-}
+#define FREES(symbol)                                                                              \
+    int32_t symbol(void *freed)                                                                    \
+    {                                                                                              \
+        ENTER(freed);                                                                              \
+        free(freed);                                                                               \
+        return OK;                                                                                 \
+    }
+FREES(cuEventDestroy_v2)
+FREES(cuStreamDestroy_v2)

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A CUDA driver whose devices are host memory, built as libcuda.so.1: it counts what it is asked,
- * fails where it is told to, and refuses what a real one refuses: kernels that the PTX lacks, PTX
- * that is too new, foreign contexts, loading while a stream is captured. Threads can share it.
+ * A CUDA driver whose devices have memory that the host cannot reach, built as libcuda.so.1: it
+ * counts what it is asked, fails where it is told to, and refuses what a real one refuses: kernels
+ * that the PTX lacks, PTX that is too new, foreign contexts, loading while a stream is captured.
+ * Threads can share it.
  */
 #ifndef GSC_TESTS_CUDA_STANDIN_H
 #define GSC_TESTS_CUDA_STANDIN_H
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 /* Computes what a launch would. */
@@ -39,6 +41,10 @@ standin *standin_state(void);
 void standin_devices(int32_t devices);
 int32_t standin_allocated(void);
 uint64_t standin_stream(void);
+/* Where the devices' memory begins, and which block, of it or of the host, has an address. */
+#define STANDIN_MEMORY (UINT64_C(1) << 36)
+uint64_t standin_pages(void);
+bool standin_block(uint64_t address, uint64_t *start, uint64_t *end);
 /* The current context of this thread and how many are pushed. */
 void *standin_current(void);
 int standin_depth(void);

@@ -7,6 +7,7 @@
 #include <dlfcn.h>
 #include <math.h>
 #include <pthread.h>
+#include <stddef.h>
 #include <stdlib.h>
 
 #include "check.h"
@@ -111,7 +112,7 @@ struct call {
     struct xla_name names[ROOM], *named[ROOM];
     struct xla_scalar scalars[ROOM];
     struct xla_array array;
-    union {
+    union number {
         int64_t integer;
         double real;
     } values[ROOM];
@@ -154,36 +155,31 @@ static void buffer(struct call *call, int which, void *data, int32_t dtype, int6
     call->types[which][i] = XLA_BUFFER;
 }
 
-static int64_t name(struct call *call, const char *text, int32_t kind, void *item)
+static void attribute(struct call *call, const char *text, int32_t kind, void *item)
 {
     const int64_t i = call->frame.attributes.size++;
     call->names[i] = (struct xla_name){text, strlen(text)};
     call->named[i] = &call->names[i];
     call->kinds[i] = kind;
     call->attributes[i] = item;
-    return i;
 }
 
-static void integer(struct call *call, const char *text, int64_t value)
+static void scalar(struct call *call, const char *text, int32_t dtype, union number value)
 {
-    const int64_t i = name(call, text, XLA_SCALAR, &call->scalars[call->frame.attributes.size]);
-    call->values[i].integer = value;
-    call->scalars[i] = (struct xla_scalar){XLA_S64, &call->values[i]};
+    const int64_t i = call->frame.attributes.size;
+    call->values[i] = value;
+    call->scalars[i] = (struct xla_scalar){dtype, &call->values[i]};
+    attribute(call, text, XLA_SCALAR, &call->scalars[i]);
 }
-
-static void real(struct call *call, const char *text, double value)
-{
-    const int64_t i = name(call, text, XLA_SCALAR, &call->scalars[call->frame.attributes.size]);
-    call->values[i].real = value;
-    call->scalars[i] = (struct xla_scalar){XLA_F64, &call->values[i]};
-}
+#define integer(call, text, value) scalar(call, text, XLA_S64, (union number){.integer = (value)})
+#define real(call, text, value)    scalar(call, text, XLA_F64, (union number){.real = (value)})
 
 static void policy(struct call *call, const char *preset)
 {
     call->policy = (gsc_policy)GSC_POLICY_INIT;
     CHECK(gsc_policy_preset(preset, &call->policy, NULL) == GSC_OK);
     call->array = (struct xla_array){XLA_U8, sizeof call->policy, &call->policy};
-    name(call, "policy", XLA_ARRAY, &call->array);
+    attribute(call, "policy", XLA_ARRAY, &call->array);
 }
 
 /* What an error says, and that it is one; "": that there is none. */
@@ -280,68 +276,42 @@ static void threads_that_come_late_or_never_change_nothing(void)
 
 enum { A = 1000, B = 33, N = 2, WORKSPACE = 1 << 16 };
 
-/* All that calls read and write, in memory of a device or of the host. */
-#define PARTS(X)                                                                                   \
-    X(uint16_t, half, A)                                                                           \
-    X(float, single, B)                                                                            \
-    X(float, sum_a, A)                                                                             \
-    X(float, sum_b, B)                                                                             \
-    X(float, out_a, A)                                                                             \
-    X(float, out_b, B)                                                                             \
-    X(gsc_factor, factor, 1)                                                                       \
-    X(gsc_factor, new_factor, 1)                                                                   \
-    X(gsc_state, state, 1)                                                                         \
-    X(gsc_state, new_state, 1)                                                                     \
-    X(gsc_report, report, 1)                                                                       \
-    X(gsc_report, each, N)                                                                         \
-    X(gsc_report, reports, N)                                                                      \
-    X(int64_t, histogram, GSC_HISTOGRAM_LENGTH)
-
+/* All that calls read and write; a device reaches it, too. */
 struct memory {
-#define FIELD(type, name, count) type *name;
-    PARTS(FIELD)
-    uint8_t *workspace;
+    uint16_t half[A];
+    float single[B], sum_a[A], sum_b[B], out_a[A], out_b[B];
+    gsc_factor factor, new_factor;
+    gsc_state state, new_state;
+    gsc_report report, each[N], reports[N];
+    int64_t histogram[GSC_HISTOGRAM_LENGTH];
+    uint8_t workspace[WORKSPACE];
 };
 
-static gsc_context *context; /* NULL: the host */
+static gsc_context *context;
 
-static void *room(size_t size)
+static struct memory *memory_of(void)
 {
-    void *memory = NULL;
-    CHECK(gsc_memory_create(context, GSC_MEMORY_DEVICE, size, &memory, NULL) == GSC_OK);
-    memset(memory, 0x55, size); /* the emulated device has host memory */
-    return memory;
-}
-
-static struct memory memory_of(void)
-{
-    struct memory m = {.workspace = room(WORKSPACE)};
-#define ROOM_FOR(type, name, count) m.name = room((count) * sizeof(type));
-    PARTS(ROOM_FOR)
+    void *room = NULL;
+    CHECK(gsc_memory_create(context, GSC_MEMORY_HOST, sizeof(struct memory), &room, NULL) ==
+          GSC_OK);
+    struct memory *m = memset(room, 0x55, sizeof *m);
     gsc_policy rules = GSC_POLICY_INIT;
     for (int i = 0; i < A; i++) {
-        m.half[i] = (uint16_t)(i * 29);
-        m.sum_a[i] = (float)i;
+        m->half[i] = (uint16_t)(i * 29);
+        m->sum_a[i] = (float)i;
     }
     for (int i = 0; i < B; i++)
-        m.single[i] = m.sum_b[i] = (float)(i - 7) * 1.7f;
-    m.single[5] = 1e-40f;
+        m->single[i] = m->sum_b[i] = (float)(i - 7) * 1.7f;
+    m->single[5] = 1e-40f;
     CHECK(gsc_policy_preset("recommended", &rules, NULL) == GSC_OK);
-    CHECK(gsc_state_init(NULL, &rules, m.state, NULL) == GSC_OK);
-    CHECK(gsc_factor_init(1024, m.factor, NULL) == GSC_OK);
-    const gsc_tensor tensor = {.data = m.single, .count = B, .dtype = GSC_F32};
+    CHECK(gsc_state_init(NULL, &rules, &m->state, NULL) == GSC_OK);
+    CHECK(gsc_factor_init(1024, &m->factor, NULL) == GSC_OK);
+    const gsc_tensor tensor = {.data = m->single, .count = B, .dtype = GSC_F32};
     gsc_tensor_options options = GSC_TENSOR_OPTIONS_INIT;
     options.want = GSC_WANT_NORM;
     for (int i = 0; i < N; i++)
-        CHECK(gsc_measure(NULL, m.factor, &tensor, 1, &options, &m.reports[i], NULL) == GSC_OK);
+        CHECK(gsc_measure(NULL, &m->factor, &tensor, 1, &options, &m->reports[i], NULL) == GSC_OK);
     return m;
-}
-
-static void free_memory(struct memory *m)
-{
-#define FREE(type, name, count) gsc_memory_destroy(context, m->name);
-    PARTS(FREE)
-    gsc_memory_destroy(context, m->workspace);
 }
 
 /* One call that has all, on the host or on a device; its variants are in the tables below. */
@@ -364,27 +334,27 @@ static void *run_call(struct memory *m, const struct variant *v, bool cuda)
     switch (v->call) {
     case MERGE:
         buffer(&call, 0, m->reports, XLA_U32, N * REPORT);
-        buffer(&call, 1, m->report, XLA_U32, REPORT);
+        buffer(&call, 1, &m->report, XLA_U32, REPORT);
         break;
     case UPDATE:
-        buffer(&call, 0, m->state, XLA_U32, STATE);
+        buffer(&call, 0, &m->state, XLA_U32, STATE);
         buffer(&call, 0, m->reports, XLA_U32, REPORT);
-        buffer(&call, 1, v->in_place ? m->state : m->new_state, XLA_U32, STATE);
+        buffer(&call, 1, v->in_place ? &m->state : &m->new_state, XLA_U32, STATE);
         break;
     case CLIP:
-        buffer(&call, 0, m->factor, XLA_U32, 8);
+        buffer(&call, 0, &m->factor, XLA_U32, 8);
         buffer(&call, 0, m->reports, XLA_U32, REPORT);
-        buffer(&call, 1, m->new_factor, XLA_U32, 8);
+        buffer(&call, 1, &m->new_factor, XLA_U32, 8);
         break;
     case STAMP:
         buffer(&call, 0, m->reports, XLA_U32, REPORT);
-        buffer(&call, 0, m->state, XLA_U32, STATE);
-        buffer(&call, 1, v->in_place ? m->reports : m->report, XLA_U32, REPORT);
+        buffer(&call, 0, &m->state, XLA_U32, STATE);
+        buffer(&call, 1, v->in_place ? m->reports : &m->report, XLA_U32, REPORT);
         break;
     case MULTIPLY:
         real(&call, "by", 3);
-        buffer(&call, 0, m->state, XLA_U32, STATE); /* its beginning */
-        buffer(&call, 1, m->new_factor, XLA_U32, 8);
+        buffer(&call, 0, &m->state, XLA_U32, STATE); /* its beginning */
+        buffer(&call, 1, &m->new_factor, XLA_U32, 8);
         break;
     default:
         integer(&call, "count", N);
@@ -397,9 +367,9 @@ static void *run_call(struct memory *m, const struct variant *v, bool cuda)
             buffer(&call, 0, m->sum_b, XLA_F32, B);
         }
         if (v->with & WITH_FACTOR)
-            buffer(&call, 0, m->factor, XLA_U32, 8);
+            buffer(&call, 0, &m->factor, XLA_U32, 8);
         if (v->with & WITH_STATE)
-            buffer(&call, 0, m->state, XLA_U32, STATE);
+            buffer(&call, 0, &m->state, XLA_U32, STATE);
         if (v->call != CHECK_ && v->in_place && v->call != ACCUMULATE) {
             buffer(&call, 1, m->half, XLA_F16, A);
             buffer(&call, 1, m->single, XLA_F32, B);
@@ -407,13 +377,13 @@ static void *run_call(struct memory *m, const struct variant *v, bool cuda)
             buffer(&call, 1, v->in_place ? m->sum_a : m->out_a, XLA_F32, A);
             buffer(&call, 1, v->in_place ? m->sum_b : m->out_b, XLA_F32, B);
         }
-        buffer(&call, 1, m->report, XLA_U32, REPORT);
+        buffer(&call, 1, &m->report, XLA_U32, REPORT);
         if (v->with & WITH_EACH)
             buffer(&call, 1, m->each, XLA_U32, N * REPORT);
         if (v->with & WITH_HISTOGRAM)
             buffer(&call, 1, m->histogram, XLA_U32, 2 * GSC_HISTOGRAM_LENGTH);
         if (v->with & WITH_STATE)
-            buffer(&call, 1, v->in_place ? m->state : m->new_state, XLA_U32, STATE);
+            buffer(&call, 1, v->in_place ? &m->state : &m->new_state, XLA_U32, STATE);
         if (cuda)
             buffer(&call, 1, m->workspace, XLA_U8, WORKSPACE);
     }
@@ -444,31 +414,26 @@ static const struct variant variants[] = {
 
 static void gives_the_bits_of_the_host(const struct variant *v)
 {
-    gsc_context *cuda = context;
-    context = NULL;
-    struct memory host = memory_of();
-    context = cuda;
-    struct memory device = memory_of();
-    if (v->with & BROKEN_STATE)
-        host.state->factor.scale = device.state->factor.scale = NAN;
-    expect(run_call(&host, v, false), "");
-    expect(run_call(&device, v, true), "");
-#define SAME(type, name, count) CHECK(memcmp(host.name, device.name, (count) * sizeof(type)) == 0);
-    PARTS(SAME)
-    free_memory(&device);
-    context = NULL;
-    free_memory(&host);
-    context = cuda;
+    struct memory *both[2];
+    for (int cuda = 0; cuda < 2; cuda++) {
+        both[cuda] = memory_of();
+        if (v->with & BROKEN_STATE)
+            both[cuda]->state.factor.scale = NAN;
+        expect(run_call(both[cuda], v, cuda), "");
+    }
+    CHECK(memcmp(both[0], both[1], offsetof(struct memory, workspace)) == 0);
+    gsc_memory_destroy(context, both[0]);
+    gsc_memory_destroy(context, both[1]);
 }
 
 static void fails_in_sentences(void)
 {
-    struct memory m = memory_of();
+    struct memory *m = memory_of();
     struct call call;
     uint64_t size = 0;
     gsc_error err;
     xla.fails = true; /* no stream: XLA's own error goes back */
-    CHECK(run_call(&m, &variants[0], true) == &xla && xla.errors == 0);
+    CHECK(run_call(m, &variants[0], true) == &xla && xla.errors == 0);
     xla.fails = false;
 
     begin(&call);
@@ -478,20 +443,20 @@ static void fails_in_sentences(void)
     begin(&call);
     integer(&call, "call", MULTIPLY);
     real(&call, "by", 3);
-    buffer(&call, 0, m.factor, XLA_U32, 8);
+    buffer(&call, 0, &m->factor, XLA_U32, 8);
     buffer(&call, 1, on_host, XLA_U32, 8);
     expect(gsc_xla_cuda(&call.frame), "gradscaler: |device");
 
-    const gsc_tensor tensor = {.data = m.single, .count = B, .dtype = GSC_F32};
+    const gsc_tensor tensor = {.data = m->single, .count = B, .dtype = GSC_F32};
     CHECK(gsc_xla_workspace(0, &tensor, 1, &size, &err) == GSC_OK && size > 256);
     const int64_t enough = (int64_t)size, sizes[] = {0, 255, 256, enough - 1, enough};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         begin(&call);
         integer(&call, "call", CHECK_);
         integer(&call, "count", 1);
-        buffer(&call, 0, m.single, XLA_F32, B);
-        buffer(&call, 1, m.report, XLA_U32, REPORT);
-        buffer(&call, 1, m.workspace, XLA_U8, sizes[i]);
+        buffer(&call, 0, m->single, XLA_F32, B);
+        buffer(&call, 1, &m->report, XLA_U32, REPORT);
+        buffer(&call, 1, m->workspace, XLA_U8, sizes[i]);
         expect(gsc_xla_cuda(&call.frame), sizes[i] < 256      ? "too small"
                                           : sizes[i] < enough ? "exec.workspace has"
                                                               : "");
@@ -499,7 +464,7 @@ static void fails_in_sentences(void)
     CHECK(gsc_xla_workspace(7, &tensor, 1, &size, &err) != GSC_OK);
     CHECK(gsc_xla_workspace(-1, &tensor, 1, &size, &err) != GSC_OK);
     CHECK(gsc_xla_workspace(64, &tensor, 1, &size, &err) != GSC_OK);
-    free_memory(&m);
+    gsc_memory_destroy(context, m);
 }
 
 int main(void)
@@ -516,18 +481,18 @@ int main(void)
     *(void **)&blocks = driver ? dlsym(driver, "standin_allocated") : NULL;
     *(void **)&create = driver ? dlsym(driver, "cuStreamCreate") : NULL;
     if (!CHECK(stream_of_launch && blocks && create))
-        return 1; /* it reads memory of the device, so the real one is not for it */
+        return 1;
     if (!CHECK(gsc_context_create_cuda(&(gsc_cuda_options)GSC_CUDA_OPTIONS_INIT, &context, &err) ==
                GSC_OK))
         return 1;
     CHECK(create(&xla.stream, 0) == 0);
-    struct memory m = memory_of();
-    expect(run_call(&m, &variants[4], true), "");
+    struct memory *m = memory_of();
+    expect(run_call(m, &variants[4], true), "");
     CHECK(stream_of_launch() == (uint64_t)(uintptr_t)xla.stream);
     const int32_t before = blocks();
-    expect(run_call(&m, &variants[4], true), "");
+    expect(run_call(m, &variants[4], true), "");
     CHECK(blocks() == before);
-    free_memory(&m);
+    gsc_memory_destroy(context, m);
     for (size_t i = 0; i < sizeof variants / sizeof *variants; i++)
         gives_the_bits_of_the_host(&variants[i]);
     fails_in_sentences();

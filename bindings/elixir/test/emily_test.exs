@@ -1,24 +1,27 @@
 defmodule GradScaler.EmilyTest do
-  # GradScaler.MixedPrecision in the place of Emily.MixedPrecision: the recordings, and what its users call.
+  # GradScaler.MixedPrecision in the place of Emily.MixedPrecision: the scale of its preset, and what its users call.
   use ExUnit.Case, async: true
 
   alias GradScaler.MixedPrecision, as: MP
   alias GradScaler.MixedPrecision.LossScaler
-  alias GradScaler.Recordings
 
-  test "the scale moves as recorded" do
-    recordings = Recordings.of("emily")
-    assert length(recordings) > 10
+  test "the scale moves as that of the preset, which is recorded" do
+    for interval <- 0..4,
+        growth <- [1.0, 2.0, 1.5],
+        backoff <- [0.5, 1.0],
+        least <- [0.25, 4.0] do
+      rules = [growth_factor: growth, backoff_factor: backoff, min_scale: least]
+      mp = MP.loss_scale([scale: 16.0, growth_interval: interval] ++ rules)
+      interval = max(interval, 1)
+      ours = GradScaler.new("emily", [init_scale: 16.0, growth_interval: interval] ++ rules)
 
-    for %{name: name, scaler: scaler, steps: steps, scales: recorded} <- recordings do
-      options = [:growth_factor, :backoff_factor, :growth_interval, :min_scale]
-      policy = GradScaler.policy(scaler)
-      options = Enum.map(options, &{&1, Map.fetch!(policy, &1)})
-      scaler = MP.loss_scale([scale: policy.init_scale] ++ options)
-      scales = for step <- Enum.scan([scaler | steps], &MP.update(&2, &1 == "1")), do: step.scale
-
-      # Where the original raised at the top, its recording ends one scale earlier.
-      assert Enum.take(scales, length(recorded)) == recorded, name
+      for step <- 1..60, reduce: {mp, ours} do
+        {mp, ours} ->
+          overflow = rem(step * step, 7) == 2
+          {mp, ours} = {MP.update(mp, overflow), GradScaler.update(ours, overflow)}
+          assert mp.scale == GradScaler.loss_scale(ours)
+          {mp, ours}
+      end
     end
   end
 

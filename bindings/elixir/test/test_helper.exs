@@ -47,10 +47,7 @@ without_cuda =
       [:cuda]
   end
 
-for file <- ["hex_float.exs", "settings.exs"],
-    do: Code.require_file("../examples/#{file}", __DIR__)
-
-Code.require_file("support/recordings.ex", __DIR__)
+Code.require_file("../examples/hex_float.exs", __DIR__)
 
 # A sanitizer on a busy machine takes minutes for what takes seconds.
 ExUnit.start(exclude: excluded ++ runtime_call ++ without_cuda, timeout: 600_000)

@@ -2,33 +2,12 @@
 //! Bad input gets an error that names what was wrong, and changes nothing.
 #![allow(missing_docs, clippy::unwrap_used)]
 
-use std::fmt::Debug;
+mod common;
 
 use gradscaler::{
-    Counts, Factor, Growth, MergeKind, Options, Policy, PolicyBuilder, Report, Result, Scaler,
-    Status, Tensor, TensorMut, Threads, Value, Want,
+    Counts, Factor, Growth, MergeKind, Options, Policy, PolicyBuilder, Report, Scaler, Tensor,
+    TensorMut, Threads, Value, Want,
 };
-
-#[track_caller]
-fn refused<T: Debug>(result: Result<T>, status: Status, place: &str) {
-    let error = result.unwrap_err();
-    let (text, words) = (error.to_string(), error.message());
-    let seen = (error.status(), error.place());
-    assert_eq!(seen, (status, place.to_string()), "{text}");
-    assert!(words.len() > 10, "{text}");
-    let subject = text.strip_suffix(words).unwrap();
-    assert!(subject.is_empty() || subject.starts_with(&format!("{place} ")));
-    // The words are those of this crate, not of C.
-    let of_c = ["gsc_", "GSC_", "NULL"];
-    assert!(!of_c.iter().any(|word| text.contains(word)), "{text}");
-}
-
-/// Calls, each with the status and the place of its error.
-macro_rules! refused {
-    ($($result:expr => $status:ident $place:expr;)*) => {
-        $(refused($result, Status::$status, $place);)*
-    };
-}
 
 #[test]
 fn every_refusal_names_its_place_in_the_words_of_this_crate() {
