@@ -7,13 +7,6 @@
 
 namespace {
 
-gsc_policy preset(const char *name)
-{
-    gsc_policy p = GSC_POLICY_INIT;
-    claim(gsc_policy_preset(name, &p, nullptr) == GSC_OK, "a preset");
-    return p;
-}
-
 struct Format {
     const char *name;
     bool saves;
@@ -58,7 +51,7 @@ std::vector<Format> all_formats()
                                     "quirks",
                                     "use_dynamic_loss_scaling"};
     std::vector<Format> formats;
-    const gsc_policy p = preset("torch");
+    const gsc_policy p = preset_policy("torch");
     gsc_state s;
     gsc_state_init(nullptr, &p, &s, nullptr);
     for (uint32_t i = 0; gsc_format_name(i); i++) {
@@ -132,7 +125,7 @@ void check_scaler(Source &source, const gsc_policy &p, gsc_state s)
 {
     unsigned char bytes[GSC_SAVED_SIZE_MAX];
     uint64_t size;
-    gsc_error err;
+    gsc_error err = {};
     claim(gsc_policy_check(&p, &err) == GSC_OK, "the policy can be used", err.message);
     claim(gsc_state_save(&p, &s, bytes, sizeof bytes, &size, &err) == GSC_OK,
           "the state can be used", err.message);
@@ -187,7 +180,7 @@ void fuzz_formats(Source &source)
     gsc_policy given = GSC_POLICY_INIT;
     const bool has_policy = source.one_in(2);
     if (has_policy)
-        given = preset(random_preset(source));
+        given = preset_policy(random_preset(source));
     describe = [&] {
         std::ostringstream s;
         s << "format " << (name ? name : "?") << " prefix " << (prefix ? prefix : "?") << " policy "
