@@ -4,7 +4,7 @@
 // nothing changed.
 #include <optional>
 
-#include "support.hpp"
+#include "../fuzz/fuzz.hpp"
 
 namespace {
 
@@ -911,26 +911,10 @@ TEST_CASE("what comes back goes on as before, unless the notes say what is lost"
     }
 }
 
-TEST_CASE("our own format gives the same bytes back", "[formats]")
+TEST_CASE("random checkpoints and settings keep what the fuzzer claims", "[formats]")
 {
-    Random random = {11};
-    for (const std::string &name : preset_names()) {
-        INFO(name);
-        const gsc_policy p = preset_policy(name);
-        gsc_state s = started(p);
-        for (uint64_t steps = 5 + random.next() % 20; steps; steps--)
-            step(p, s, random.next() % 3 == 0);
-        gsc_report outlier = measured;
-        outlier.sum_squares = 1e12;
-        s = updated(p, s, outlier);
-        const Read r = import(any, write("gradscaler", p, s).entries);
-        INFO(r.err.message);
-        REQUIRE(r.status == GSC_OK);
-        CHECK((r.notes.size() == 1 && std::string(r.notes[0].field) == "gradscaler"));
-        CHECK(same(r.state, s));
-        CHECK(same(r.policy, p));
-    }
-    /* Of a version that has fewer keys. */
+    for_seeds(4000, fuzz_formats);
+    /* Our own format, of a version that has fewer keys. */
     CHECK(import("gradscaler", "scale 8 good_steps 3").state.good_steps == 3);
     CHECK(import("gradscaler", "scale 8 next_scale 8 events 2048").err.index == 2);
 }

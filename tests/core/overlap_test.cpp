@@ -171,39 +171,3 @@ TEST_CASE("long lists in any order", "[overlap]")
         CHECK(overlap(list).substr(0, 7) == "tensors");
     }
 }
-
-TEST_CASE("entries that are none are refused by name, as by the calls that write", "[overlap]")
-{
-    const struct {
-        void (*spoil)(gsc_tensor &);
-        gsc_status status;
-        const char *field;
-    } cases[] = {
-        {[](gsc_tensor &t) { t.dtype = 0; }, GSC_ERROR_DTYPE, "dtype"},
-        {[](gsc_tensor &t) { t.dtype = 10; }, GSC_ERROR_DTYPE, "dtype"},
-        {[](gsc_tensor &t) { t.flags = 1; }, GSC_ERROR_VALUE, "flags"},
-        {[](gsc_tensor &t) { t.reserved[1] = 1; }, GSC_ERROR_VALUE, "reserved"},
-        {[](gsc_tensor &t) { t.data = nullptr; }, GSC_ERROR_NULL, "data"},
-        {[](gsc_tensor &t) { t.count = UINT64_C(1) << 60; }, GSC_ERROR_COUNT, "count"},
-        {[](gsc_tensor &t) { t.count = UINT64_MAX; }, GSC_ERROR_COUNT, "count"},
-    };
-    const std::vector<gsc_tensor> good = tensors_of({{32, 4}, {16, 4}, {0, 4}});
-    uint64_t scratch[6];
-    gsc_error err;
-    for (const auto &c : cases)
-        for (const char *name : {"tensors", "out"}) {
-            std::vector<gsc_tensor> bad = good;
-            c.spoil(bad[1]);
-            const bool is_out = std::string(name) == "out";
-            CAPTURE(name, c.field);
-            CHECK(gsc_tensors_check_overlap(is_out ? good.data() : bad.data(), bad.data(), 3,
-                                            scratch, 6, &err) == c.status);
-            CHECK(std::string(err.name) == name);
-            CHECK(std::string(err.field) == c.field);
-            CHECK(err.index == 1);
-            CHECK(err.argument == is_out);
-        }
-    const gsc_tensor *list = good.data();
-    CHECK(gsc_tensors_check_overlap(list, list, 3, scratch, 5, &err) == GSC_ERROR_CAPACITY);
-    CHECK(std::string(err.message) == "scratch_capacity is 5: it must be twice n, 3");
-}

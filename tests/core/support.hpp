@@ -115,6 +115,18 @@ struct Random {
 
 /* ---- policies, states and reports ---- */
 
+/* The CRC-32 of zlib and PNG, of which "123456789" has 0xcbf43926. */
+inline uint32_t crc32(const unsigned char *bytes, size_t size)
+{
+    uint32_t crc = 0xffffffff;
+    for (size_t i = 0; i < size; i++)
+        for (unsigned bit = 0; bit < 8; bit++) {
+            const uint32_t out = (crc ^ bytes[i] >> bit) & 1;
+            crc = crc >> 1 ^ (out ? 0xedb88320 : 0);
+        }
+    return ~crc;
+}
+
 /* A policy that is written down: zeros.init_scale(3).hysteresis(2). */
 struct Policy : gsc_policy {
 #define FIELD(type, field)                                                                         \

@@ -47,6 +47,16 @@ inline Bytes input_of(uint64_t seed)
     return input;
 }
 
+/* Inputs for a test. */
+template <class Part> void for_seeds(uint64_t seeds, Part part)
+{
+    for (uint64_t seed = 1; seed <= seeds; seed++) {
+        const Bytes input = input_of(seed);
+        Source source = {input.data(), input.data() + input.size()};
+        part(source);
+    }
+}
+
 /* The parts. `rare` inputs may take long. */
 void fuzz_lists(Source &source, bool rare);
 void fuzz_states(Source &source);

@@ -141,17 +141,6 @@ std::string sentence(const gsc_error &err)
     return std::to_string(err.status) + " " + err.name + "." + err.field + ": " + err.message;
 }
 
-uint32_t crc32(const Bytes &bytes, uint64_t size)
-{
-    uint32_t crc = ~0u;
-    for (uint64_t i = 0; i < size; i++) {
-        crc ^= bytes[i];
-        for (int bit = 0; bit < 8; bit++)
-            crc = crc & 1 ? crc >> 1 ^ 0xedb88320 : crc >> 1;
-    }
-    return ~crc;
-}
-
 void damage(Bytes &bytes, Source &source)
 {
     for (uint64_t changes = source.below(8); changes > 0; changes--) {
@@ -182,7 +171,7 @@ void damage(Bytes &bytes, Source &source)
         }
     }
     if (bytes.size() >= 4 && !source.one_in(4)) {
-        const uint32_t crc = crc32(bytes, bytes.size() - 4);
+        const uint32_t crc = crc32(bytes.data(), bytes.size() - 4);
         std::memcpy(&bytes[bytes.size() - 4], &crc, 4);
     }
 }
