@@ -80,11 +80,13 @@ std::vector<std::string> overlaps(const std::vector<gsc_tensor> &in,
     std::vector<std::string> found;
     for (size_t i = 0; i < in.size(); i++)
         for (size_t j = 0; j < in.size(); j++) {
-            const std::string other = "] " + name + std::to_string(j) + "]";
+            const auto add = [&](const std::string &list) {
+                found.push_back(list + std::to_string(i) + "] " + name + std::to_string(j) + "]");
+            };
             if (j < i && share(outputs[i], outputs[j]))
-                found.push_back(name + std::to_string(i) + other);
+                add(name);
             if (out && i != j && share(in[i], outputs[j]))
-                found.push_back("tensors[" + std::to_string(i) + other);
+                add("tensors[");
         }
     return found;
 }
@@ -123,7 +125,9 @@ TEST_CASE("random lists, as a comparison of all pairs finds", "[overlap]")
     Random random{1};
     uint64_t refused = 0;
     for (int round = 0; round < 6000; round++) {
-        const uint64_t n = 1 + random.next() % 12, room = 8 + random.next() % 800;
+        const bool is_long = round % 1000 == 0; // of a size that a sort may stumble over
+        const uint64_t n = is_long ? 2049 >> random.next() % 10 : 1 + random.next() % 12,
+                       room = (8 + random.next() % 800) * (is_long ? 4000 : 1);
         const auto list = [&](bool in_order) {
             std::vector<gsc_tensor> tensors;
             uintptr_t next = 4096;
@@ -151,23 +155,4 @@ TEST_CASE("random lists, as a comparison of all pairs finds", "[overlap]")
     }
     CHECK(refused > 3000);
     CHECK(refused < 15000);
-}
-
-TEST_CASE("long lists in any order", "[overlap]")
-{
-    Random random{2};
-    for (uint64_t n : {2u, 3u, 4u, 5u, 7u, 8u, 9u, 63u, 64u, 65u, 1000u, 4097u}) {
-        List list;
-        for (uint64_t i = 0; i < n; i++)
-            list.push_back({16 * i, 4});
-        for (uint64_t i = n - 1; i > 0; i--)
-            std::swap(list[i], list[random.next() % (i + 1)]);
-        CAPTURE(n);
-        CHECK(overlap(list) == "");
-        const uint64_t a = random.next() % n, b = (a + 1 + random.next() % (n - 1)) % n;
-        list[a].start = list[b].start + 3;
-        CHECK(overlap(list).substr(0, 7) == "tensors");
-        std::reverse(list.begin(), list.end());
-        CHECK(overlap(list).substr(0, 7) == "tensors");
-    }
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Checkpoints and settings of any keys and values: what is refused changes nothing and says why,
 // what is taken is a policy and a state that can be used, written in every format and read again.
-#include <map>
+#include <iterator>
 
 #include "fuzz.hpp"
 
@@ -16,46 +16,21 @@ struct Format {
 /* The formats, with the keys that they write and those that settings have in any of them. */
 std::vector<Format> all_formats()
 {
-    const char *const settings[] = {"init_scale",
-                                    "growth_factor",
-                                    "backoff_factor",
-                                    "growth_interval",
-                                    "enabled",
-                                    "hysteresis",
-                                    "loss_scale",
-                                    "scale_window",
-                                    "min_loss_scale",
-                                    "max_loss_scale",
-                                    "initial_scale",
-                                    "initial_loss_scale",
-                                    "min_scale",
-                                    "max_scale",
-                                    "initial_scale_power",
-                                    "delayed_shift",
-                                    "scale_factor",
-                                    "threshold",
-                                    "tolerance",
-                                    "init_loss_scaling",
-                                    "incr_every_n_steps",
-                                    "steps_per_increase",
-                                    "period",
-                                    "factor",
-                                    "hysteresis_refill",
-                                    "raise_at_min",
-                                    "lg_growth",
-                                    "initial_lg_scale",
-                                    "dynamic",
-                                    "apply_delay",
-                                    "arithmetic",
-                                    "target_amax",
-                                    "quirks",
-                                    "use_dynamic_loss_scaling"};
+    std::istringstream settings(
+        "init_scale growth_factor backoff_factor growth_interval enabled hysteresis "
+        "loss_scale scale_window min_loss_scale max_loss_scale initial_scale "
+        "initial_loss_scale min_scale max_scale initial_scale_power delayed_shift "
+        "scale_factor threshold tolerance init_loss_scaling incr_every_n_steps "
+        "steps_per_increase period factor hysteresis_refill raise_at_min lg_growth "
+        "initial_lg_scale dynamic apply_delay arithmetic target_amax quirks "
+        "use_dynamic_loss_scaling");
+    const std::vector<std::string> of_any(std::istream_iterator<std::string>(settings), {});
     std::vector<Format> formats;
     const gsc_policy p = preset_policy("torch");
     gsc_state s;
     gsc_state_init(nullptr, &p, &s, nullptr);
     for (uint32_t i = 0; gsc_format_name(i); i++) {
-        Format f = {gsc_format_name(i), false, {std::begin(settings), std::end(settings)}};
+        Format f = {gsc_format_name(i), false, of_any};
         gsc_entry entries[64];
         uint64_t count = 0;
         f.saves = gsc_state_export(f.name, nullptr, &p, &s, entries, 64, &count, nullptr, 0,

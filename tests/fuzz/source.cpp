@@ -1,23 +1,13 @@
 // SPDX-License-Identifier: MIT
 // Decisions of the fuzzer that are worth a try.
-#include <cfloat>
-
 #include "fuzz.hpp"
 
 double Source::number()
 {
-    static const double ends[] = {0.5,     2,
-                                  0x1p16,  0x1p24,
-                                  0x1p-14, 1e-40,
-                                  1e39,    0x1p-126,
-                                  1e-45,   0x1.fffffep127,
-                                  1e4,     1e-4,
-                                  DBL_MAX, DBL_MIN,
-                                  4e-324,  -1,
-                                  -0.0,    HUGE_VAL,
-                                  448,     65504,
-                                  NAN,     0x1.fffffep-127,
-                                  0.9,     0.999};
+    static const std::vector<double> ends = numbers(
+        "0.5 2 0x1p16 0x1p24 0x1p-14 1e-40 1e39 0x1p-126 1e-45 0x1.fffffep127 1e4 1e-4 "
+        "0x1.fffffffffffffp1023 0x1p-1022 4e-324 -1 -0.0 inf 448 65504 nan 0x1.fffffep-127 0.9 "
+        "0.999");
     const double unit = static_cast<double>(bits(4)) * 0x1p-32;
     switch (below(8)) {
     case 0:
@@ -35,7 +25,7 @@ double Source::number()
     case 6:
         return bit_cast<double>(bits(8));
     default:
-        return ends[below(std::size(ends))];
+        return ends[below(ends.size())];
     }
 }
 
