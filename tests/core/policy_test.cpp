@@ -438,10 +438,6 @@ TEST_CASE("a report says what it is of: nothing filled in is no good step, and a
     gsc_factor clip;
     CHECK(gsc_factor_clip_grad_norm(nullptr, nullptr, &number, 1, &clip, nullptr) ==
           GSC_ERROR_REPORT);
-    for (double absurd : {std::nan(""), -HUGE_VAL, HUGE_VAL, 0x1.1p500}) {
-        REQUIRE(gsc_report_from_number(absurd, &number, nullptr) == GSC_OK);
-        CHECK((number.overflow == 1 && number.number == 0));
-    }
 }
 
 /* ---- the ends of what is accepted ---- */
