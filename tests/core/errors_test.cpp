@@ -4,7 +4,6 @@
 // tests/abi/ffi.c shows that every function looks at every struct, and that a refusal writes
 // nothing.
 #include <functional>
-#include <set>
 
 #include "support.hpp"
 

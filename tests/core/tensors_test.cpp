@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: MIT
 // The calls on tensors: random lists against the naive loop of lists.hpp, and what needs more than
 // a valid call on the CPU: reports by hand, verdicts, memory, pools, floating-point modes.
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <atomic>
-#include <memory>
 #include <thread>
 
 #if defined(__x86_64__)
