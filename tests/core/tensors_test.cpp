@@ -3,7 +3,6 @@
 // a valid call on the CPU: reports by hand, verdicts, memory, pools, floating-point modes.
 
 #include <atomic>
-#include <thread>
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -64,7 +63,7 @@ Call call_of(Operation operation, double scale, std::vector<Entry> entries)
 
 /* 4 MiB, which threads share, in more chunks than one batch has: small tensors beside a large one.
  */
-Call long_call(Operation operation = UNSCALE)
+Call long_call(Operation operation)
 {
     Random random = {1};
     const auto numbers = [&](uint64_t n) {
@@ -98,9 +97,9 @@ int32_t run_tasks(void *pool, gsc_task *task, void *data, uint64_t count)
 }
 
 struct Context {
-    explicit Context(gsc_parallel_for *parallel_for = run_tasks)
+    Context()
     {
-        const gsc_cpu_options options = {GSC_CPU_OPTIONS_SIZE, 3, parallel_for, &pool};
+        const gsc_cpu_options options = {GSC_CPU_OPTIONS_SIZE, 3, run_tasks, &pool};
         REQUIRE(gsc_context_create_cpu(&options, &on.context, nullptr) == GSC_OK);
     }
     Context(const Context &) = delete;
@@ -367,25 +366,6 @@ TEST_CASE("a pool that refuses a call ends it unwritten; later in a call its thr
         CHECK(histogram == std::vector<int64_t>(GSC_HISTOGRAM_LENGTH, 42));
     }
 }
-
-#if defined(__x86_64__)
-TEST_CASE("a pool whose threads flush subnormal numbers gives the bytes of the caller",
-          "[tensors][threads]")
-{
-    const auto flushing = [](void *pool, gsc_task *task, void *data, uint64_t count) {
-        std::thread([=] {
-            _mm_setcsr(_mm_getcsr() | 0x8040);
-            run_tasks(pool, task, data, count);
-        }).join();
-        return 0;
-    };
-    Call c = long_call(UNSCALE);
-    c.factor = factor_of(0x1p127);
-    const Context context(flushing);
-    CHECK(difference(outcome(c, nullptr, &context.on), outcome(c)) == "");
-    CHECK(context.pool.calls > 0);
-}
-#endif
 
 TEST_CASE("lists below 4 MiB stay on the calling thread", "[tensors][threads]")
 {
