@@ -125,9 +125,10 @@ TEST_CASE("random lists, as a comparison of all pairs finds", "[overlap]")
     Random random{1};
     uint64_t refused = 0;
     for (int round = 0; round < 6000; round++) {
-        const bool is_long = round % 1000 == 0; // of a size that a sort may stumble over
-        const uint64_t n = is_long ? 2049 >> random.next() % 10 : 1 + random.next() % 12,
-                       room = (8 + random.next() % 800) * (is_long ? 4000 : 1);
+        /* One in 500 is long, of a size that a sort may stumble over, with one overlap or two. */
+        const bool is_long = round % 500 == 0;
+        const uint64_t n = is_long ? 4097 >> random.next() % 11 : 1 + random.next() % 12,
+                       room = is_long ? 10 * n * n : 8 + random.next() % 800;
         const auto list = [&](bool in_order) {
             std::vector<gsc_tensor> tensors;
             uintptr_t next = 4096;
