@@ -33,11 +33,8 @@ MODULES = (
 )
 # The programs of tests/abi/callers that a section of C's reference shows.
 C_EXAMPLES = {
-    "Where a call runs": ["threads"],
-    "Factor": ["offloaded", "delayed"],
-    "Report": ["layers"],
+    "Factor": ["offloaded"],
     "State": ["guard", "two_optimizers"],
-    "Ranks": ["ranks"],
     "Checkpoints and settings of frameworks": ["checkpoint"],
     "Calls on tensors": ["accumulation", "deferred_clip"],
     "CUDA": ["cuda_graph"],

@@ -483,6 +483,8 @@ TEST_CASE("fields of a policy that do not go together", "[errors]")
         {SET(policy.target_amax = w.policy.max_scale = 64), "policy.ceiling_rule", "must be"},
         {SET(policy.target_amax = w.policy.min_scale = 2), "policy.floor_rule", "must be"},
         {SET(policy.log2_decay = 1 - 0x1p-26), "policy.log2_decay", "must be"},
+        {SET(policy.guard_flags = GSC_GUARD_CLIP_PROGRESSIVE), "policy.guard_flags", "is"},
+        {SET(policy.guard_flags = GSC_GUARD_CLIP_TO_MEAN), "policy.guard_flags", "is"},
         {SET(policy.log2_slow_decay = 1 - 0x1p-26), "policy.log2_slow_decay", "must be"},
     };
     for (const auto &row : rows)

@@ -1017,14 +1017,10 @@ TEST_CASE("null leaves the policy's value, with a note", "[formats]")
 {
     const std::pair<const char *, const char *> unset[] = {
         {"fairseq", "fp16_scale_window null"},
-        {"fairseq", "scale_window null"},
         {"torch", "growth_interval null"},
-        {"torch", "growth_factor null"},
         {"torch", "init_scale null"},
         {"deepspeed", "loss_scale_window null"},
         {"deepspeed", "initial_scale_power null"},
-        {"deepspeed", "hysteresis null"},
-        {"jmp", "factor null"},
     };
     for (const auto &[format, words] : unset) {
         INFO(format << ": " << words);

@@ -266,19 +266,6 @@ TEST_CASE("a guard that roundings may lock out is refused", "[guard]")
     }
 }
 
-TEST_CASE("a flag that says how far to clip is refused if nothing is clipped", "[guard]")
-{
-    for (uint32_t how : {GSC_GUARD_CLIP_PROGRESSIVE, GSC_GUARD_CLIP_TO_MEAN,
-                         GSC_GUARD_CLIP_PROGRESSIVE | GSC_GUARD_CLIP_TO_MEAN}) {
-        const Policy bad = zeros.guard_ratio(2).guard_flags(how | GSC_GUARD_STOP),
-                     good = bad.guard_flags(how | GSC_GUARD_STOP | GSC_GUARD_CLIP);
-        gsc_error err;
-        CHECK(gsc_policy_check(&bad, &err) == GSC_ERROR_POLICY);
-        CHECK(std::string(err.field) == "guard_flags");
-        CHECK(gsc_policy_check(&good, nullptr) == GSC_OK);
-    }
-}
-
 TEST_CASE("no guard that is accepted refuses a norm that stays the same", "[guard][arithmetic]")
 {
     Random random = {6};

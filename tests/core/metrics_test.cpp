@@ -123,8 +123,6 @@ TEST_CASE("metrics beyond the capacity are only counted", "[metrics]")
         CHECK(count == 15);
     }
     CHECK(entries[14].kind == 77);
-    CHECK(gsc_state_metrics(&run.policy, &run.state, nullptr, nullptr, 1, &count, nullptr) ==
-          GSC_ERROR_NULL);
 }
 
 TEST_CASE("a good run has no findings with any preset", "[metrics]")

@@ -35,7 +35,7 @@ inline bool no_c_names(const gsc_error &err)
            std::strstr(err.message, "GSC_") == nullptr;
 }
 
-const char *random_preset(Source &source);
+std::string random_preset(Source &source);
 
 /* The input of a seed. */
 inline Bytes input_of(uint64_t seed)

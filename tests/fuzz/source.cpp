@@ -29,13 +29,8 @@ double Source::number()
     }
 }
 
-const char *random_preset(Source &source)
+std::string random_preset(Source &source)
 {
-    static const uint64_t presets = [] {
-        uint32_t count = 0;
-        while (gsc_preset_name(count))
-            count++;
-        return count;
-    }();
-    return gsc_preset_name(static_cast<uint32_t>(source.below(presets)));
+    static const std::vector<std::string> names = preset_names();
+    return names[source.below(names.size())];
 }

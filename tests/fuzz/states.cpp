@@ -34,11 +34,11 @@ uint32_t gsc_policy::*const words[] = {
 gsc_policy random_policy(Source &source)
 {
     gsc_policy p = GSC_POLICY_INIT;
-    const char *name = random_preset(source);
+    std::string name = random_preset(source);
     if (source.one_in(4))
         name = "openseq2seq_logmax"; /* the one that predicts */
     if (!source.one_in(4))
-        gsc_policy_preset(name, &p, nullptr);
+        gsc_policy_preset(name.c_str(), &p, nullptr);
     for (uint64_t changes = source.below(8); changes > 0; changes--)
         switch (source.below(3)) {
         case 0:
@@ -231,6 +231,8 @@ void load_damaged(Bytes bytes, Source &source)
 double remade(const gsc_policy &p, gsc_state &state, double scale)
 {
     gsc_state from = state, made;
+    from.factor.inverse = from.next.scale = NAN; /* which nobody reads, nor the floats */
+    from.factor.inverse_f32 = from.factor.scale_f32 = -1;
     from.factor.scale = scale;
     const gsc_status status = gsc_state_init_from(nullptr, &p, &from, &made, nullptr);
     claim(status == (scale >= 0 ? GSC_OK : GSC_ERROR_STATE),
