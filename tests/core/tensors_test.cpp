@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 // The calls on tensors: random lists against the naive loop of lists.hpp, and what needs more than
 // a valid call on the CPU: reports by hand, verdicts, memory, pools, floating-point modes.
-
 #include <atomic>
 
 #if defined(__x86_64__)
@@ -200,8 +199,6 @@ TEST_CASE("two output dtypes that alternate are planned once each", "[tensors]")
     CHECK(plans_made == 2);
 }
 
-/* ---- limits and sums ---- */
-
 TEST_CASE("a clamp's limit is the largest value of the output that is not above it", "[tensors]")
 {
     const struct {
@@ -256,8 +253,6 @@ TEST_CASE("a block sum below 2^-80 is summed again in double", "[tensors]")
               sum);
     }
 }
-
-/* ---- verdicts ---- */
 
 TEST_CASE("with a policy, report.overflow agrees with the next update, for every preset",
           "[tensors]")
@@ -314,17 +309,6 @@ TEST_CASE("memory of a context is aligned, copied and freed", "[tensors]")
     void *none = &none;
     CHECK(gsc_memory_create(nullptr, GSC_MEMORY_DEVICE, 0, &none, nullptr) == GSC_OK);
     CHECK(none == nullptr);
-}
-
-TEST_CASE("a call on the CPU needs no workspace", "[tensors]")
-{
-    const Image image(long_call(UNSCALE), true);
-    const Context context;
-    const gsc_tensor_options all = wanting(want_all);
-    uint64_t size = 1;
-    CHECK(gsc_workspace_size(&context.on, image.in.data(), image.in.size(), &all, &size, nullptr) ==
-          GSC_OK);
-    CHECK(size == 0);
 }
 
 /* ---- threads and processes ---- */
