@@ -3,7 +3,7 @@
  * Good arguments, built from the types and how they are passed: what a call reads is made by the
  * library itself, what it writes is poison, so that a forbidden write shows.
  */
-#include "arguments.h"
+#include "foreign.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -15,7 +15,7 @@
 #include <immintrin.h>
 #endif
 
-#include "arguments.h"
+#include "foreign.h"
 
 enum { OK = 0, ERROR_NULL = -1, ERROR_STRUCT_SIZE = -2, ERROR_UNAVAILABLE = -15 };
 

@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: MIT
 // What bad input gets: a status, which argument, entry and field, the number and what it may be,
-// and a sentence that names nothing of C; and nothing is written, which a copy of all that a call
-// could write shows. A table spoils one thing; every function here that has an argument of that
-// name refuses it. tests/abi/ffi.c does the same to all functions, with one wrong thing in each
-// struct.
+// and a sentence that names nothing of C. A table spoils one thing of a call that is valid.
+// tests/abi/ffi.c shows that every function looks at every struct, and that a refusal writes
+// nothing.
 #include <functional>
-#include <set>
 
 #include "support.hpp"
 
@@ -13,26 +11,22 @@ namespace {
 
 constexpr uint64_t n = 4;
 
-/* ---- all that calls read and write, in one block of memory ---- */
+/* ---- all that calls read and write ---- */
 
 struct World {
     gsc_policy policy;
     gsc_tensor_options options;
     gsc_state state, out_state;
-    gsc_report report, reports[3], out_report, each[n];
+    gsc_report report, reports[3], out_report;
     gsc_factor factor, out_factor;
     gsc_exec exec;
-    gsc_context *context;
     float values[16], results[16];
     gsc_tensor tensors[n], out[n];
     unsigned char bytes[GSC_SAVED_SIZE_MAX];
     uint64_t bytes_size, size;
-    int64_t histogram[GSC_HISTOGRAM_LENGTH];
     double number;
     uint32_t kind, rank;
     uint64_t capacity;
-    gsc_reason reason;
-    void *memory;
 };
 
 gsc_tensor list(void *data, uint32_t dtype)
@@ -40,16 +34,13 @@ gsc_tensor list(void *data, uint32_t dtype)
     return {data, 4, dtype, 0, {}};
 }
 
-/* Everything valid: four tensors of four elements each, and what comes out is marked. */
+/* Everything valid: four tensors of four elements each. */
 void make(World &w)
 {
     std::memset(&w, 0, sizeof w);
     w.policy = GSC_POLICY_INIT;
     w.exec = GSC_EXEC_INIT;
     w.options = GSC_TENSOR_OPTIONS_INIT;
-    w.options.want = want_all;
-    w.options.per_tensor = w.each;
-    w.options.histogram = w.histogram;
     w.policy.init_scale = 16;
     w.policy.growth_factor = 2;
     w.policy.growth_interval = 100;
@@ -61,17 +52,8 @@ void make(World &w)
         w.tensors[i] = list(&w.values[4 * i], GSC_F32);
         w.out[i] = list(&w.results[4 * i], GSC_F32);
     }
-    for (float &x : w.values)
-        x = 3;
     w.number = 8;
     w.report = w.reports[0] = w.reports[1] = w.reports[2] = measured;
-    for (void *marked : {static_cast<void *>(&w.out_state), static_cast<void *>(&w.out_report)})
-        std::memset(marked, 0x5a, sizeof(gsc_report));
-    std::memset(&w.out_factor, 0x5a, sizeof w.out_factor);
-    std::memset(w.results, 0x5a, sizeof w.results);
-    std::memset(w.each, 0x5a, sizeof w.each);
-    std::memset(w.histogram, 0x5a, sizeof w.histogram);
-    w.size = 0x5a5a;
     w.capacity = sizeof w.bytes;
 }
 
@@ -88,10 +70,6 @@ struct Function {
                 return static_cast<int>(i);
         return -1;
     }
-    bool has(const std::string &argument) const
-    {
-        return position(argument) >= 0;
-    }
 };
 
 #define FUNCTION(name, call, ...)                                                                  \
@@ -107,7 +85,6 @@ const std::vector<Function> functions = {
     FUNCTION(gsc_factor_clip_grad_norm,
              (&w.exec, &w.factor, &w.report, w.number, &w.out_factor, err), "exec?", "factor?",
              "report", "max_norm", "out"),
-    FUNCTION(gsc_state_reason, (&w.state, &w.reason, err), "state", "out"),
     FUNCTION(gsc_report_merge, (&w.exec, w.reports, 3, w.kind, &w.policy, &w.out_report, err),
              "exec?", "reports", "n", "kind", "policy?", "out"),
     FUNCTION(gsc_report_set_rank,
@@ -125,8 +102,6 @@ const std::vector<Function> functions = {
              "exec?", "factor?", "tensors", "n", "options?", "report"),
     FUNCTION(gsc_unscale, (&w.exec, &w.factor, w.tensors, w.out, n, &w.options, &w.out_report, err),
              "exec?", "factor?", "tensors", "out", "n", "options?", "report?"),
-    FUNCTION(gsc_scale, (&w.exec, &w.factor, w.tensors, w.out, n, &w.options, &w.out_report, err),
-             "exec?", "factor?", "tensors", "out", "n", "options?", "report?"),
     FUNCTION(gsc_unscale_accumulate,
              (&w.exec, &w.factor, w.tensors, w.out, n, &w.options, &w.out_report, err), "exec?",
              "factor?", "tensors", "out", "n", "options?", "report"),
@@ -134,20 +109,6 @@ const std::vector<Function> functions = {
              "tensors", "n", "options?", "size"),
 };
 
-/* Functions that one test needs. */
-const Function create_cpu = {
-    "gsc_context_create_cpu", {"options", "out"}, [](World &w, gsc_error *err) {
-        const gsc_cpu_options options = {GSC_CPU_OPTIONS_SIZE, w.kind, nullptr, w.memory};
-        return gsc_context_create_cpu(&options, &w.context, err);
-    }};
-const Function create_memory = FUNCTION(
-    gsc_memory_create, (nullptr, w.kind, w.size, &w.memory, err), "context", "kind", "size", "out");
-const Function find_preset = FUNCTION(gsc_policy_preset, ("", &w.policy, err), "name", "out");
-const Function create_cuda = {
-    "gsc_context_create_cuda", {"options", "out"}, [](World &w, gsc_error *err) {
-        const gsc_cuda_options first = GSC_CUDA_OPTIONS_INIT;
-        return gsc_context_create_cuda(&first, &w.context, err);
-    }};
 #undef FUNCTION
 
 const Function &function(const std::string &name)
@@ -192,19 +153,14 @@ std::string text(gsc_status status, int argument, const std::string &where)
            where;
 }
 
-bool is_terminated(const char *array, size_t size)
-{
-    return std::memchr(array, 0, size) != nullptr;
-}
-
 /* What holds of every error: the parts say the same, and the sentence is for any language. */
 void check_sentence(const gsc_error &err)
 {
     const std::string message = err.message;
     CAPTURE(message, err.value, err.low, err.high, err.subject_length);
-    REQUIRE(is_terminated(err.name, sizeof err.name));
-    REQUIRE(is_terminated(err.field, sizeof err.field));
-    REQUIRE(is_terminated(err.message, sizeof err.message));
+    REQUIRE(std::memchr(err.name, 0, sizeof err.name));
+    REQUIRE(std::memchr(err.field, 0, sizeof err.field));
+    REQUIRE(std::memchr(err.message, 0, sizeof err.message));
     CHECK(message.find("gsc_") == std::string::npos);
     CHECK(message.find("GSC_") == std::string::npos);
     CHECK((err.subject_length == 0 || message.substr(0, err.subject_length) == place(err) + " "));
@@ -213,12 +169,12 @@ void check_sentence(const gsc_error &err)
     CHECK((err.reserved[0] == 0 && err.reserved[1] == 0));
 }
 
-void check_refused(const Function &f, const Spoil &spoil, const Expected &expected)
+void check_refused(const std::string &name, const Spoil &spoil, const Expected &expected)
 {
-    World w, before;
+    const Function &f = function(name);
+    World w;
     make(w);
     spoil(w);
-    std::memcpy(&before, &w, sizeof w);
     gsc_error err;
     std::memset(&err, 0x5a, sizeof err);
     CAPTURE(f.name, expected.hint);
@@ -235,30 +191,6 @@ void check_refused(const Function &f, const Spoil &spoil, const Expected &expect
     CHECK((std::isnan(number.low) || err.low == number.low));
     CHECK((std::isnan(number.high) || err.high == number.high));
     check_sentence(err);
-    CHECK(f.call(w, nullptr) == status);
-    CHECK(same(w, before));
-}
-
-void check_refused(const std::string &name, const Spoil &spoil, const Expected &expected)
-{
-    check_refused(function(name), spoil, expected);
-}
-
-/* Checks every function that has an argument of that name; of `out`, those where it is a list. */
-void check_refused(const Spoil &spoil, const Expected &expected)
-{
-    const bool is_output = expected.place.rfind("out[", 0) == 0;
-    int refusing = 0;
-    for (const Function &f : functions) {
-        if (!f.has(expected.name()) || (is_output && !f.has("tensors")))
-            continue;
-        Expected of_this = expected;
-        if (f.name == "gsc_unscale_accumulate" && expected.status == GSC_ERROR_OVERLAP)
-            of_this.hint = "other memory"; // whatever its address
-        check_refused(f, spoil, of_this);
-        refusing++;
-    }
-    CHECK(refusing > 0);
 }
 
 } // namespace
@@ -275,8 +207,7 @@ TEST_CASE("what the tables spoil is valid before", "[errors]")
 
 /* ---- tensors ---- */
 
-TEST_CASE("tensors, factors and options that are invalid are refused by all that take them",
-          "[errors]")
+TEST_CASE("tensors, factors and options that are invalid are refused", "[errors]")
 {
     const struct {
         Spoil spoil;
@@ -328,13 +259,9 @@ TEST_CASE("tensors, factors and options that are invalid are refused by all that
         {SET(options.clamp = -1), GSC_ERROR_VALUE, "options.clamp", "must be", {-1}},
         {SET(options.clamp = infinity), GSC_ERROR_VALUE, "options.clamp", "must be", {infinity}},
         {SET(options.clamp = nan_value), GSC_ERROR_VALUE, "options.clamp", "must be"},
-        {SET(kind = 2), GSC_ERROR_VALUE, "kind", "must be", {2, 0, 1}},
-        {SET(exec.stream = &w), GSC_ERROR_VALUE, "exec.stream", "NULL"},
-        {SET(exec.workspace = &w), GSC_ERROR_VALUE, "exec.workspace", "no scratch memory"},
-        {SET(exec.workspace_size = 8), GSC_ERROR_VALUE, "exec.workspace_size", "no scratch memory"},
     };
     for (const auto &row : rows)
-        check_refused(row.spoil, {row.status, row.place, row.hint, row.number});
+        check_refused("gsc_unscale", row.spoil, {row.status, row.place, row.hint, row.number});
     const Spoil in_place = SET(out[0] = w.tensors[0]), inside = SET(out[0].data = &w.values[3]);
     for (const Spoil &spoil : {in_place, inside})
         check_refused("gsc_unscale_accumulate", spoil,
@@ -377,12 +304,15 @@ TEST_CASE("neighbours, the same address, and empty tensors do not overlap", "[er
 TEST_CASE("numbers out of range", "[errors]")
 {
     for (double bad : numbers("0 -1 inf nan 1e-310 1e300 1e39 1e-39 -inf"))
-        check_refused([=](World &w) { w.number = bad; },
+        check_refused("gsc_factor_init", [=](World &w) { w.number = bad; },
                       {GSC_ERROR_VALUE, "scale", "above 0", {bad}});
     for (double bad : numbers("0 -1 inf nan"))
-        for (const char *name : {"by", "max_norm"})
-            check_refused([=](World &w) { w.number = bad; },
+        for (const auto &[function, name] :
+             {std::pair("gsc_factor_multiply", "by"), {"gsc_factor_clip_grad_norm", "max_norm"}})
+            check_refused(function, [=](World &w) { w.number = bad; },
                           {GSC_ERROR_VALUE, name, "above 0", {bad}});
+    check_refused("gsc_report_merge", SET(kind = 2),
+                  {GSC_ERROR_VALUE, "kind", "must be", {2, 0, 1}});
     for (const char *name : {"gsc_measure", "gsc_unscale_accumulate"})
         check_refused(name, SET(options.clamp = 1),
                       {GSC_ERROR_VALUE, "options.clamp", "must be 0", {1, 0, 0}});
@@ -449,24 +379,22 @@ TEST_CASE("a struct is made ready to be filled in, or its size is refused", "[er
 
 TEST_CASE("contexts and memory that cannot be made", "[errors]")
 {
-    for (uint32_t threads : {0u, 1025u, UINT32_MAX})
-        check_refused(
-            create_cpu, [=](World &w) { w.kind = threads; },
-            {GSC_ERROR_VALUE, "options.threads", "1024", {static_cast<double>(threads), 1, 1024}});
-    check_refused(create_cpu,
-                  [](World &w) {
-                      w.kind = 1;
-                      w.memory = &w;
-                  },
-                  {GSC_ERROR_VALUE, "options.pool", "parallel_for"});
-    check_refused(create_memory, SET(kind = 2), {GSC_ERROR_VALUE, "kind", "must be", {2, 0, 1}});
+    gsc_context *context;
+    gsc_error err;
+    for (uint32_t threads : {0u, 1025u, UINT32_MAX, 1u}) { // 1 has no parallel_for
+        gsc_cpu_options options = {GSC_CPU_OPTIONS_SIZE, threads, nullptr, nullptr};
+        options.pool = threads == 1 ? &options : nullptr;
+        CHECK(gsc_context_create_cpu(&options, &context, &err) == GSC_ERROR_VALUE);
+        CHECK(place(err) == (threads == 1 ? "options.pool" : "options.threads"));
+        CHECK((threads == 1 || (err.value == threads && err.low == 1 && err.high == 1024)));
+        check_sentence(err);
+    }
+    void *memory;
+    CHECK(gsc_memory_create(nullptr, 2, 8, &memory, &err) == GSC_ERROR_VALUE);
+    CHECK((place(err) == "kind" && err.value == 2 && err.low == 0 && err.high == 1));
     for (uint64_t size : {UINT64_MAX, UINT64_MAX - 255}) {
-        void *place = &place;
-        gsc_error err;
-        CHECK(gsc_memory_create(nullptr, GSC_MEMORY_DEVICE, size, &place, &err) ==
+        CHECK(gsc_memory_create(nullptr, GSC_MEMORY_DEVICE, size, &memory, &err) ==
               GSC_ERROR_MEMORY);
-        CHECK(err.status == GSC_ERROR_MEMORY);
-        CHECK(place == &place);
         check_sentence(err);
     }
 }
@@ -555,6 +483,8 @@ TEST_CASE("fields of a policy that do not go together", "[errors]")
         {SET(policy.target_amax = w.policy.max_scale = 64), "policy.ceiling_rule", "must be"},
         {SET(policy.target_amax = w.policy.min_scale = 2), "policy.floor_rule", "must be"},
         {SET(policy.log2_decay = 1 - 0x1p-26), "policy.log2_decay", "must be"},
+        {SET(policy.guard_flags = GSC_GUARD_CLIP_PROGRESSIVE), "policy.guard_flags", "is"},
+        {SET(policy.guard_flags = GSC_GUARD_CLIP_TO_MEAN), "policy.guard_flags", "is"},
         {SET(policy.log2_slow_decay = 1 - 0x1p-26), "policy.log2_slow_decay", "must be"},
     };
     for (const auto &row : rows)
@@ -626,7 +556,7 @@ TEST_CASE("a state that no update leads to", "[errors]")
     for (const auto &row : rows)
         for (double bad : numbers(row.bad)) {
             const Spoil spoil = [&](World &w) { row.set(w.state, bad); };
-            for (const char *name : {"gsc_state_update", "gsc_state_reason", "gsc_state_save"})
+            for (const char *name : {"gsc_state_update", "gsc_state_save"})
                 check_refused(name, spoil, {GSC_ERROR_STATE, "state." + row.field, "is"});
             if (row.is_read)
                 check_refused("gsc_state_init_from", spoil,
@@ -692,8 +622,7 @@ TEST_CASE("an amax that is not a number survives a merge from any place", "[erro
     }
 }
 
-TEST_CASE("saved bytes that cannot be read, a buffer too small, an unknown preset, no CUDA",
-          "[errors]")
+TEST_CASE("saved bytes that cannot be read, a buffer too small, no CUDA", "[errors]")
 {
     const std::string load = "gsc_state_load";
     check_refused(load, SET(bytes[40] ^= 1), {GSC_ERROR_CORRUPT, "bytes", "checksum"});
@@ -703,11 +632,14 @@ TEST_CASE("saved bytes that cannot be read, a buffer too small, an unknown prese
     check_refused(load, SET(bytes_size = 3), {GSC_ERROR_CORRUPT, "size", "too few", {3}});
     check_refused("gsc_state_save", SET(capacity = 10),
                   {GSC_ERROR_CAPACITY, "capacity", "is 10", {10, 636}});
-    check_refused(find_preset, SET(kind = 0), {GSC_ERROR_PRESET, "name", "preset"});
-    gsc_error why = {};
-    if (gsc_cuda_start(&why) == GSC_ERROR_UNAVAILABLE)
-        check_refused(create_cuda, SET(kind = 0),
-                      {GSC_ERROR_UNAVAILABLE, "options.device", why.message});
+    const gsc_cuda_options first = GSC_CUDA_OPTIONS_INIT;
+    gsc_context *context;
+    gsc_error why = {}, err = {};
+    if (gsc_cuda_start(&why) == GSC_ERROR_UNAVAILABLE) {
+        CHECK(gsc_context_create_cuda(&first, &context, &err) == GSC_ERROR_UNAVAILABLE);
+        CHECK((err.argument == 0 && place(err) == "options.device"));
+        CHECK(std::string(err.message).find(why.message) != std::string::npos);
+    }
     CHECK(std::string(gsc_cuda_log()) == "");
     CHECK(gsc_has(GSC_FEATURE_CUDA) == 1);
     CHECK(gsc_has(GSC_FEATURE_CUDA + 1) == 0);
@@ -729,6 +661,7 @@ TEST_CASE("an unknown preset is told the nearest name, and a long one is cut", "
         gsc_error err = {};
         CAPTURE(name);
         CHECK(gsc_policy_preset(name.c_str(), &policy, &err) == GSC_ERROR_PRESET);
+        CHECK((err.argument == 0 && place(err) == "name"));
         const std::string message = err.message;
         CAPTURE(message);
         CHECK(message.find(name.substr(0, 20)) != std::string::npos);
@@ -741,7 +674,7 @@ TEST_CASE("an unknown preset is told the nearest name, and a long one is cut", "
 
 TEST_CASE("ranks that differ, and a rank that there cannot be", "[errors]")
 {
-    check_refused(SET(rank = UINT32_MAX),
+    check_refused("gsc_report_set_rank", SET(rank = UINT32_MAX),
                   {GSC_ERROR_VALUE, "rank", "must be 0 to", {4294967295, 0, 4294967294}});
     const struct {
         uint64_t digests[3];

@@ -4,7 +4,7 @@
 // nothing changed.
 #include <optional>
 
-#include "support.hpp"
+#include "../fuzz/fuzz.hpp"
 
 namespace {
 
@@ -863,74 +863,10 @@ TEST_CASE("policy and result may be one struct", "[formats]")
 
 /* ---- there and back ---- */
 
-TEST_CASE("what comes back goes on as before, unless the notes say what is lost", "[formats][long]")
+TEST_CASE("random checkpoints and settings keep what the fuzzer claims", "[formats]")
 {
-    Random random = {7};
-    for (const std::string &format : format_names()) {
-        if (!saves(format))
-            continue;
-        int kept = 0;
-        for (const std::string &name : preset_names())
-            for (int attempt = 0; attempt < 8; attempt++) {
-                gsc_policy p = preset_policy(name);
-                if (p.growth_interval)
-                    p.growth_interval = 2 + random.next() % 6;
-                if (p.hysteresis)
-                    p.hysteresis = 1 + static_cast<uint32_t>(random.next() % 3);
-                gsc_state s = started(p);
-                for (uint64_t steps = random.next() % 40; steps; steps--)
-                    step(p, s, random.next() % 4 == 0);
-                const Written w = write(format, p, s);
-                Read r = import(format.c_str(), w.entries, p);
-                INFO(format << " " << name << ": " << w.words());
-                REQUIRE(r.status == GSC_OK);
-                bool lost = format.find("deepspeed") == 0 &&
-                            (w.lost("overflow_reset") || w.lost("hysteresis"));
-                for (const char *field : {"scale", "next_scale", "good_steps", "steps_since_change",
-                                          "overflows_since_reset", "failed_backoffs"})
-                    lost |= w.lost(field);
-                for (const gsc_note &n : w.notes) {
-                    const std::string field = n.field;
-                    lost |= field.find("mean") != std::string::npos || field.find("slow") == 0;
-                    /* A setting that the format has in another form stands in the notes, too. */
-                    lost |= format != "gradscaler" && field == "backoff_factor" &&
-                            r.policy.backoff_factor != p.backoff_factor;
-                }
-                if (lost)
-                    continue;
-                kept++;
-                for (int i = 0; i < 60; i++) {
-                    const bool overflow = random.next() % 5 == 0;
-                    REQUIRE(step(r.policy, r.state, overflow) == step(p, s, overflow));
-                }
-            }
-        const bool holds_little = format == "fairseq" || format == "fairscale" ||
-                                  format == "colossalai" || format == "deepspeed_fp16";
-        INFO(format);
-        CHECK(kept >= (holds_little ? 10 : 40));
-    }
-}
-
-TEST_CASE("our own format gives the same bytes back", "[formats]")
-{
-    Random random = {11};
-    for (const std::string &name : preset_names()) {
-        INFO(name);
-        const gsc_policy p = preset_policy(name);
-        gsc_state s = started(p);
-        for (uint64_t steps = 5 + random.next() % 20; steps; steps--)
-            step(p, s, random.next() % 3 == 0);
-        gsc_report outlier = measured;
-        outlier.sum_squares = 1e12;
-        s = updated(p, s, outlier);
-        const Read r = import(any, write("gradscaler", p, s).entries);
-        INFO(r.err.message);
-        REQUIRE(r.status == GSC_OK);
-        CHECK((r.notes.size() == 1 && std::string(r.notes[0].field) == "gradscaler"));
-        CHECK(same(r.state, s));
-        CHECK(same(r.policy, p));
-    }
-    /* Of a version that has fewer keys. */
+    for_seeds(4000, fuzz_formats);
+    /* Our own format, of a version that has fewer keys. */
     CHECK(import("gradscaler", "scale 8 good_steps 3").state.good_steps == 3);
     CHECK(import("gradscaler", "scale 8 next_scale 8 events 2048").err.index == 2);
 }
@@ -1081,14 +1017,10 @@ TEST_CASE("null leaves the policy's value, with a note", "[formats]")
 {
     const std::pair<const char *, const char *> unset[] = {
         {"fairseq", "fp16_scale_window null"},
-        {"fairseq", "scale_window null"},
         {"torch", "growth_interval null"},
-        {"torch", "growth_factor null"},
         {"torch", "init_scale null"},
         {"deepspeed", "loss_scale_window null"},
         {"deepspeed", "initial_scale_power null"},
-        {"deepspeed", "hysteresis null"},
-        {"jmp", "factor null"},
     };
     for (const auto &[format, words] : unset) {
         INFO(format << ": " << words);

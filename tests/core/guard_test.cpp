@@ -102,11 +102,12 @@ struct Plain {
     }
 };
 
-/* Norms as a run has them: noise about a level that may shift, spikes, what is not finite. */
+/* Norms as a run has them, or losses below 0: noise about a level that may shift, spikes, what is
+ * not finite. */
 std::vector<double> series(Random &random, size_t steps)
 {
     std::vector<double> norms;
-    double level = std::exp(8 * random.unit() - 4);
+    double level = (random.next() % 8 ? 1 : -1) * std::exp(8 * random.unit() - 4);
     const double noise = random.unit();
     for (size_t i = 0; i < steps; i++) {
         const uint64_t kind = random.next() % 32;
@@ -178,114 +179,6 @@ TEST_CASE("the guard does what the header says, on 10,000 series", "[guard][arit
         }
     }
     CHECK(outliers > 50000);
-}
-
-TEST_CASE("mean and variance are those of the weighted samples", "[guard]")
-{
-    Random random = {7};
-    for (int i = 0; i < 200; i++) {
-        const bool corrected = i % 2;
-        Policy p = zeros.guard_norm(0x1p400); // nothing is an outlier
-        p = p.guard_decay(0.5 + 0.49 * random.unit()).guard_warmup(random.next() % 30);
-        p = p.guard_flags(corrected ? GSC_GUARD_BIAS_CORRECTED : 0);
-        const double decay = p.gsc_policy::guard_decay, level = std::exp(40 * random.unit() - 20);
-        std::vector<double> samples, weights;
-        gsc_state s = started(p);
-        for (uint64_t step = 0; step < 100; step++) {
-            samples.push_back(level * (1 + 1e-3 * random.unit()));
-            update(p, s, samples.back());
-            // Of all samples in the warm-up alike; then each later one takes 1 - decay of the
-            // whole.
-            const bool even = step == 0 || (!corrected && step < p.gsc_policy::guard_warmup);
-            double total = 0;
-            for (double &w : weights)
-                total += w *= even && !corrected ? 1 : decay;
-            weights.push_back(even || corrected ? 1 : total / decay * (1 - decay));
-            total += weights.back();
-            double mean = 0, variance = 0;
-            for (size_t k = 0; k < samples.size(); k++)
-                mean += weights[k] / total * (samples[k] - level);
-            for (size_t k = 0; k < samples.size(); k++)
-                variance += weights[k] / total * std::pow(samples[k] - level - mean, 2);
-            CAPTURE(i, step, corrected);
-            REQUIRE(std::fabs(s.guard_mean - (level + mean)) <= 1e-13 * level);
-            REQUIRE(std::fabs(s.guard_variance - variance) <= 1e-9 * (variance + 1e-12 * level));
-        }
-    }
-}
-
-TEST_CASE("each norm is multiplied by 1, or by 0 to skip", "[guard]")
-{
-    const Policy ratio = zeros.guard_ratio(2), sigmas = zeros.guard_sigmas(2),
-                 begun = ratio.guard_init_mean(1), loss = zeros.guard_sigmas(3),
-                 lockout = zeros.quirks(GSC_QUIRK_ALLOW_LOCKOUT);
-    const struct {
-        const char *rule;
-        gsc_policy policy;
-        const char *norms, *multipliers;
-    } rows[] = {
-        {"the first step is not judged by a mean of nothing", ratio, "9 1 30", "1 1 0"},
-        {"nor by a variance of nothing", sigmas, "1 2 30", "1 1 0"},
-        {"the warm-up judges nothing", ratio.guard_warmup(4), "1 50 nan 1 50 60 500",
-         "1 1 0 1 1 0 0"},
-        {"norms that are all the same skip no other", sigmas, "1 1 1 5 1", "1 1 1 1 1"},
-        {"nor do zeros", ratio, "0 0 1 0 5", "1 1 1 1 0"},
-        {"a mean that is given judges the first step", begun, "9 1", "0 1"},
-        {"also where no outlier enters",
-         begun.guard_sample(GSC_SAMPLE_NONE).quirks(GSC_QUIRK_ALLOW_LOCKOUT), "9 1.5", "0 1"},
-        {"at the threshold is no outlier", lockout.guard_ratio(2), "1 1 2", "1 1 1"},
-        {"INCLUSIVE: it is one", lockout.guard_ratio(2).guard_flags(GSC_GUARD_INCLUSIVE), "1 1 2",
-         "1 1 0"},
-        {"losses below 0 that jump up are judged by their value", loss.guard_max_in_a_row(2),
-         "-5 -5.25 -5 3 -9", "1 1 1 0 1"},
-        {"of which a ratio says nothing", ratio, "-5 -1 7", "1 1 1"},
-        {"and a clip has no share: they are skipped", loss.guard_flags(GSC_GUARD_CLIP),
-         "-5 -5.25 -5 -1", "1 1 1 0"},
-    };
-    for (const auto &row : rows) {
-        gsc_state s = started(row.policy);
-        std::vector<double> multipliers;
-        for (double norm : numbers(row.norms)) {
-            update(row.policy, s, norm);
-            multipliers.push_back(s.guard_multiplier);
-        }
-        CAPTURE(row.rule);
-        CHECK(multipliers == numbers(row.multipliers));
-    }
-}
-
-TEST_CASE("a sum of squares that overflowed is an overflow if norms judge, and no sample",
-          "[guard]")
-{
-    const Policy p = zeros.guard_ratio(2).guard_max_in_a_row(3);
-    const gsc_state before = after(p, {1, 1, 5});
-    CHECK(before.guard_in_a_row == 1);
-    for (double sum : {nan_value, infinity, 1e305}) {
-        gsc_report report = measured;
-        report.sum_squares = sum;
-        const gsc_state s = updated(p, before, report);
-        CHECK(s.events == (skipped | GSC_EVENT_BACKOFF_FAILED));
-        CHECK((s.total_overflows == 1 && s.total_guard_skips == before.total_guard_skips));
-        CHECK((s.guard_mean == before.guard_mean && s.guard_in_a_row == 1));
-        CHECK(updated(zeros, started(zeros), report).events == 0);
-    }
-}
-
-TEST_CASE("a lasting change of level is let through, or stops", "[guard]")
-{
-    const Policy mean = zeros.guard_ratio(2).guard_decay(0.9).guard_warmup(10),
-                 p = mean.guard_max_in_a_row(4).guard_sample(GSC_SAMPLE_NONE),
-                 stops = p.guard_flags(GSC_GUARD_STOP);
-    const gsc_state level = after(p, std::vector<double>(20, 1.0));
-    CHECK(after(p, level, {3, 3, 3}).events == (outlier | skipped));
-    CHECK(after(p, level, {3, 3, 3, 3}).events == outlier);
-    const gsc_state moved = after(p, level, std::vector<double>(60, 3.0));
-    CHECK((moved.events == 0 && moved.total_guard_skips == 3));
-    CHECK(after(stops, level, {3, 3, 3}).events == (outlier | skipped));
-    const gsc_state s = after(stops, level, {3, 3, 3, 3});
-    CHECK(s.events == (outlier | skipped | stopped));
-    CHECK(after(stops, s, {nan_value, 3}).events == (outlier | skipped | stopped));
-    CHECK(after(stops, s, {1}).events == 0);
 }
 
 /* ---- guards that are refused ---- */
@@ -370,19 +263,6 @@ TEST_CASE("a guard that roundings may lock out is refused", "[guard]")
         CHECK(refused(p.guard_init_mean(row.start).guard_sample(row.sample).guard_flags(row.flags),
                       "roundings could make all steps outliers while the norm stays the same") ==
               row.refused);
-    }
-}
-
-TEST_CASE("a flag that says how far to clip is refused if nothing is clipped", "[guard]")
-{
-    for (uint32_t how : {GSC_GUARD_CLIP_PROGRESSIVE, GSC_GUARD_CLIP_TO_MEAN,
-                         GSC_GUARD_CLIP_PROGRESSIVE | GSC_GUARD_CLIP_TO_MEAN}) {
-        const Policy bad = zeros.guard_ratio(2).guard_flags(how | GSC_GUARD_STOP),
-                     good = bad.guard_flags(how | GSC_GUARD_STOP | GSC_GUARD_CLIP);
-        gsc_error err;
-        CHECK(gsc_policy_check(&bad, &err) == GSC_ERROR_POLICY);
-        CHECK(std::string(err.field) == "guard_flags");
-        CHECK(gsc_policy_check(&good, nullptr) == GSC_OK);
     }
 }
 
@@ -506,7 +386,7 @@ TEST_CASE("the report of a number: its magnitude, its sign, and what is none", "
     }
     for (double x : {nan_value, infinity, -infinity, 0x1.8p500, -0x1.8p500}) {
         const gsc_report report = report_of_norm(x);
-        CHECK((report.overflow == 1 && report.found_inf == 1 && report.sum_squares == 0));
+        CHECK((report.overflow == 1 && report.found_inf == 1 && report.number == 0));
         CHECK(report.nan_count == std::isnan(x));
         CHECK(report.inf_count == !std::isnan(x));
     }
@@ -602,25 +482,6 @@ TEST_CASE("the reason of an update is said as data and as a sentence", "[guard]"
         CHECK((r.value == row.value && r.threshold == row.threshold));
         CHECK((r.multiplier == row.multiplier && r.in_a_row == row.in_a_row));
         CHECK((r.reserved[0] == 0 && r.reserved[2] == 0));
-    }
-}
-
-TEST_CASE("a policy that does not guard multiplies by 1, or by 0 to skip", "[guard]")
-{
-    for (const std::string &name : preset_names()) {
-        const gsc_policy p = preset_policy(name);
-        if (p.guard_norm != 0 || p.guard_ratio != 0 || p.guard_sigmas != 0)
-            continue;
-        gsc_state s = started(p);
-        CAPTURE(name);
-        CHECK(s.guard_multiplier == 1);
-        for (double x : {1.0, 1e9, nan_value}) {
-            update(p, s, x);
-            CHECK(s.guard_multiplier == !s.skip);
-        }
-        CHECK((s.guard_mean == 0 && s.guard_variance == 0 && s.guard_count == 0));
-        CHECK((s.guard_in_a_row == 0 && s.total_guard_skips == 0));
-        CHECK((s.guard_threshold == 0 && s.guard_value == 0));
     }
 }
 

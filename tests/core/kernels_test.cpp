@@ -64,19 +64,9 @@ std::vector<Operation> all_operations()
     return all;
 }
 
-std::vector<const gsc_kernels *> rungs(bool that_run = true)
-{
-    std::vector<const gsc_kernels *> rungs;
-    bool runs;
-    for (uint32_t i = 0; const gsc_kernels *rung = gsc_kernels_rung(i, &runs); i++)
-        if (runs == that_run)
-            rungs.push_back(rung);
-    return rungs;
-}
-
 const gsc_kernels &plain_c()
 {
-    return *rungs()[0];
+    return *rungs_here()[0];
 }
 
 std::string names(const std::vector<const gsc_kernels *> &rungs)
@@ -272,7 +262,7 @@ std::string difference(const Operation &op, const Bytes &data, uint64_t n, doubl
                        const std::vector<Place> &places = {Place::aligned})
 {
     const Outcome expected = call(plain_c(), op, data, n, m, Place::aligned);
-    for (const gsc_kernels *rung : rungs())
+    for (const gsc_kernels *rung : rungs_here())
         for (Place place : places) {
             if (place == Place::in_place && (op.in.size != op.out.size || op.adds))
                 continue;
@@ -317,8 +307,8 @@ std::string first_difference(Fill fill, const std::vector<uint64_t> &sizes,
 /* For ci/test, which prints this line. */
 TEST_CASE("instruction sets", "[.instruction_sets]")
 {
-    printf("instruction sets tested: %s; this machine lacks: %s\n", names(rungs(true)).c_str(),
-           names(rungs(false)).c_str());
+    printf("instruction sets tested: %s; this machine lacks: %s\n", names(rungs_here()).c_str(),
+           names(rungs_here(false)).c_str());
 }
 
 TEST_CASE("every rung gives the bits of plain C for random bits", "[kernels][long]")
@@ -326,23 +316,23 @@ TEST_CASE("every rung gives the bits of plain C for random bits", "[kernels][lon
     CHECK(first_difference(random_bits, sizes_up_to(300), {Place::aligned}) == "");
 }
 
-TEST_CASE("every rung gives the bits of plain C for moderate values", "[kernels]")
+TEST_CASE(
+    "every rung gives the bits of plain C wherever the data lies, and touches nothing beside it",
+    "[kernels]")
 {
-    CHECK(first_difference(moderate_value, sizes_up_to(70), {Place::aligned}) == "");
-}
-
-TEST_CASE("every rung gives the bits of plain C for zeros, limits, Inf and NaN", "[kernels]")
-{
-    CHECK(first_difference(special_value, sizes_up_to(70), {Place::aligned}) == "");
-}
-
-TEST_CASE("every rung gives the bits of plain C for moderate values among zeros", "[kernels]")
-{
-    std::vector<uint64_t> sizes = {255, 256, 257, 319, 320, 511, 512, 575, 700, 1024, 3000};
-    for (uint64_t n = GSC_BLOCK - 9; n <= GSC_BLOCK; n += 3)
-        sizes.push_back(n);
-    sizes.insert(sizes.end(), {2 * GSC_BLOCK - 1, 2 * GSC_BLOCK});
-    CHECK(first_difference(mostly_moderate_value, sizes, {Place::aligned, Place::in_place}) == "");
+    const std::vector<uint64_t> small = sizes_up_to(70),
+                                large = {255,           256,           257,       319,
+                                         320,           511,           512,       575,
+                                         700,           1024,          3000,      GSC_BLOCK - 9,
+                                         GSC_BLOCK - 6, GSC_BLOCK - 3, GSC_BLOCK, 2 * GSC_BLOCK - 1,
+                                         2 * GSC_BLOCK};
+    const std::vector<Place> aligned = {Place::aligned};
+    CHECK(first_difference(moderate_value, small, aligned) == "");
+    CHECK(first_difference(special_value, small, aligned) == "");
+    CHECK(first_difference(mostly_moderate_value, large, {Place::aligned, Place::in_place}) == "");
+    CHECK(first_difference(random_bits, small,
+                           {Place::unaligned, Place::page_end, Place::page_start}) == "");
+    CHECK(first_difference(random_bits, small, {Place::in_place}) == "");
 }
 
 TEST_CASE("every rung gives the bits of plain C for all narrow values", "[kernels]")
@@ -376,95 +366,4 @@ TEST_CASE("a table has the products of any multiplier", "[kernels]")
                                      static_cast<double>(gsc_float(exponent << 23 | mantissa))) ==
                           "");
     }
-}
-
-TEST_CASE("the place of the data does not matter, and nothing beside it is touched", "[kernels]")
-{
-    const std::vector<Place> places = {Place::unaligned, Place::page_end, Place::page_start};
-    CHECK(first_difference(random_bits, sizes_up_to(70), places) == "");
-}
-
-TEST_CASE("in place equals out of place", "[kernels]")
-{
-    CHECK(first_difference(random_bits, sizes_up_to(70), {Place::in_place}) == "");
-}
-
-TEST_CASE("every rung counts, and finds the first, as a definition does", "[kernels]")
-{
-    std::string wrong;
-    const auto check = [&](const Dtype &d, const Bytes &data, uint64_t low, uint64_t high) {
-        const uint64_t n = data.size() / d.size;
-        gsc_found expected = {0, 0};
-        uint64_t first = n;
-        for (uint64_t i = n; i-- > 0;) {
-            const uint64_t magnitude = read_bits(d, data.data(), i) & ~d.sign();
-            expected.low += magnitude >= low;
-            expected.high += magnitude >= high;
-            first = magnitude >= low ? i : first;
-        }
-        for (const gsc_kernels *rung : rungs())
-            for (bool finds : {false, true}) {
-                static Fenced fenced;
-                unsigned char *at =
-                    fenced.room(finds ? Place::page_end : Place::unaligned, data.size());
-                if (n > 0)
-                    std::memcpy(at, data.data(), data.size());
-                uint64_t near = 0;
-                const gsc_found found =
-                    rung->count[d.index](at, n, low, high, finds ? &near : nullptr);
-                if (finds && first < n)
-                    near += rung->find[d.index](at + near * d.size,
-                                                std::min(n - near, GSC_ROW / d.size), low);
-                if (found.low != expected.low || found.high != expected.high ||
-                    (finds && first < n && near != first))
-                    wrong = rung->name + (": count " + std::string(d.name)) + ", n " +
-                            std::to_string(n);
-            }
-    };
-    for (const Dtype &d : dtypes) {
-        const uint64_t limits[] = {1, d.normal(), d.infinity() - 1, d.nan()};
-        for (Fill fill : {random_bits, special_value})
-            for (uint64_t n : sizes_up_to(70))
-                for (size_t k = 0; k < 4; k++)
-                    check(d, filled(fill, d, n, n), limits[k],
-                          limits[std::min(k + n % 2, size_t{3})]);
-        for (uint64_t n :
-             {uint64_t{1}, uint64_t{700}, GSC_BLOCK * std::min<uint64_t>(2, 8 / d.size)})
-            for (uint64_t at : {uint64_t{0}, n / 3, n - 1}) { // the only one among zeros
-                Bytes data(n * d.size);
-                write_bits(d, data.data(), at, d.nan());
-                check(d, data, d.infinity(), d.nan());
-            }
-    }
-    CHECK(wrong == "");
-}
-
-TEST_CASE("a norm of what is finite is that of a copy with zeros in place of the rest", "[kernels]")
-{
-    std::string wrong;
-    for (const Dtype &d : dtypes)
-        for (Fill fill : {random_bits, special_value, moderate_value})
-            for (uint64_t n : sizes_up_to(70))
-                for (uint64_t limit : {d.normal(), d.infinity()}) {
-                    const Bytes data = filled(fill, d, n, n);
-                    Bytes clean = data;
-                    for (uint64_t i = 0; i < n; i++)
-                        if ((read_bits(d, data.data(), i) & ~d.sign()) >= limit)
-                            write_bits(d, clean.data(), i, 0);
-                    gsc_norm expected = {}, norm = {};
-                    norm.limit = limit;
-                    const uint64_t most =
-                        plain_c().norm[d.index](clean.data(), nullptr, n, 0x1p-8, &expected);
-                    for (const gsc_kernels *rung : rungs()) {
-                        static Fenced fenced;
-                        unsigned char *at = fenced.room(Place::page_end, data.size());
-                        if (n > 0)
-                            std::memcpy(at, data.data(), data.size());
-                        if (rung->finite_norm[d.index](at, nullptr, n, 0x1p-8, &norm) != most ||
-                            !same(norm.sum, expected.sum))
-                            wrong = std::string(rung->name) + ": " + d.name + ", n " +
-                                    std::to_string(n);
-                    }
-                }
-    CHECK(wrong == "");
 }

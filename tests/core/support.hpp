@@ -14,8 +14,10 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <limits>
 #include <sstream>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -31,6 +33,19 @@ constexpr double infinity = HUGE_VAL, nan_value = std::numeric_limits<double>::q
 template <class T> bool same(const T &a, const T &b)
 {
     return std::memcmp(&a, &b, sizeof a) == 0;
+}
+
+/* What is under test, in words, for the message of a claim that is broken. */
+inline std::function<std::string()> describe;
+
+/* Throws if a claim is broken: fails a test, and ends the fuzzer. */
+inline void claim(bool holds, const char *text, const std::string &details = "")
+{
+    if (holds)
+        return;
+    const std::string under_test = describe ? describe() : "";
+    describe = nullptr;
+    throw std::logic_error(std::string("broken: ") + text + "\n" + details + "\n" + under_test);
 }
 
 template <class To, class From> To bit_cast(From from)
@@ -61,6 +76,17 @@ inline std::string hex(uint64_t bits)
     return text.str();
 }
 
+/* The words of a struct, for a message. */
+template <class T> std::string words_of(const T &object)
+{
+    uint64_t words[sizeof object / 8];
+    std::string text;
+    std::memcpy(words, &object, sizeof words);
+    for (const uint64_t word : words)
+        text += hex(word) + " ";
+    return text + "\n";
+}
+
 /* Reads "1 0x1p-3 inf". */
 inline std::vector<double> numbers(const std::string &words)
 {
@@ -88,6 +114,18 @@ struct Random {
 };
 
 /* ---- policies, states and reports ---- */
+
+/* The CRC-32 of zlib and PNG, of which "123456789" has 0xcbf43926. */
+inline uint32_t crc32(const unsigned char *bytes, size_t size)
+{
+    uint32_t crc = 0xffffffff;
+    for (size_t i = 0; i < size; i++)
+        for (unsigned bit = 0; bit < 8; bit++) {
+            const uint32_t out = (crc ^ bytes[i] >> bit) & 1;
+            crc = crc >> 1 ^ (out ? 0xedb88320 : 0);
+        }
+    return ~crc;
+}
 
 /* A policy that is written down: zeros.init_scale(3).hysteresis(2). */
 struct Policy : gsc_policy {
@@ -138,7 +176,7 @@ const Policy zeros = {GSC_POLICY_INIT};
 inline gsc_policy preset_policy(const std::string &name)
 {
     gsc_policy policy = GSC_POLICY_INIT;
-    REQUIRE(gsc_policy_preset(name.c_str(), &policy, nullptr) == GSC_OK);
+    claim(gsc_policy_preset(name.c_str(), &policy, nullptr) == GSC_OK, "there is a preset", name);
     return policy;
 }
 
@@ -153,14 +191,15 @@ inline std::vector<std::string> preset_names()
 inline gsc_state started(const gsc_policy &policy)
 {
     gsc_state state;
-    REQUIRE(gsc_state_init(nullptr, &policy, &state, nullptr) == GSC_OK);
+    claim(gsc_state_init(nullptr, &policy, &state, nullptr) == GSC_OK, "a policy has a state");
     return state;
 }
 
 inline gsc_state updated(const gsc_policy &policy, const gsc_state &state, const gsc_report &report)
 {
     gsc_state out;
-    REQUIRE(gsc_state_update(nullptr, &policy, &state, &report, &out, nullptr) == GSC_OK);
+    claim(gsc_state_update(nullptr, &policy, &state, &report, &out, nullptr) == GSC_OK,
+          "a report updates a state");
     return out;
 }
 
@@ -224,8 +263,9 @@ inline gsc_report merged(const Reports &reports, uint32_t kind = GSC_MERGE_SHARD
 {
     gsc_report out;
     std::memset(&out, 0x5a, sizeof out);
-    REQUIRE(gsc_report_merge(nullptr, reports.data(), reports.size(), kind, policy, &out,
-                             nullptr) == GSC_OK);
+    claim(gsc_report_merge(nullptr, reports.data(), reports.size(), kind, policy, &out, nullptr) ==
+              GSC_OK,
+          "reports merge");
     return out;
 }
 
@@ -264,6 +304,17 @@ inline gsc_report merged_by_hand(const Reports &reports, uint32_t kind = GSC_MER
     if (!(r.measured & GSC_WANT_UNDERFLOW))
         r.underflows_to_zero = r.underflows_to_subnormal = 0;
     return r;
+}
+
+/* The instruction sets that this machine has, or those that it lacks. */
+inline std::vector<const gsc_kernels *> rungs_here(bool that_run = true)
+{
+    std::vector<const gsc_kernels *> all;
+    bool runs;
+    for (uint32_t i = 0; const gsc_kernels *rung = gsc_kernels_rung(i, &runs); i++)
+        if (runs == that_run)
+            all.push_back(rung);
+    return all;
 }
 
 /* ---- dtypes ---- */

@@ -1,68 +1,12 @@
 // SPDX-License-Identifier: MIT
 // One input of the fuzzer, and two ways to get inputs: libFuzzer, or random bytes from a driver of
 // its own, `fuzz [SECONDS [SEED]]`, for compilers without it.
-#include <cfloat>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 
 #include "fuzz.hpp"
-
-std::function<std::string()> describe;
-
-double Source::number()
-{
-    static const double ends[] = {0.5,     2,
-                                  0x1p16,  0x1p24,
-                                  0x1p-14, 1e-40,
-                                  1e39,    0x1p-126,
-                                  1e-45,   0x1.fffffep127,
-                                  1e4,     1e-4,
-                                  DBL_MAX, DBL_MIN,
-                                  4e-324,  -1,
-                                  -0.0,    HUGE_VAL,
-                                  448,     65504,
-                                  NAN,     0x1.fffffep-127,
-                                  0.9,     0.999};
-    const double unit = static_cast<double>(bits(4)) * 0x1p-32;
-    switch (below(8)) {
-    case 0:
-        return 0;
-    case 1:
-        return 1;
-    case 2:
-        return std::ldexp(1, static_cast<int>(below(256)) - 128);
-    case 3:
-        return std::ldexp(1 + unit, static_cast<int>(below(2200)) - 1100);
-    case 4:
-        return unit;
-    case 5:
-        return std::ldexp(1 + unit, static_cast<int>(below(32)) - 16);
-    case 6:
-        return bit_cast<double>(bits(8));
-    default:
-        return ends[below(std::size(ends))];
-    }
-}
-
-void broken(const char *claim, const std::string &details)
-{
-    std::fprintf(stderr, "broken: %s\n%s\n%s\n", claim, details.c_str(),
-                 describe ? describe().c_str() : "");
-    std::abort();
-}
-
-const char *random_preset(Source &source)
-{
-    static const uint64_t presets = [] {
-        uint32_t count = 0;
-        while (gsc_preset_name(count))
-            count++;
-        return count;
-    }();
-    return gsc_preset_name(static_cast<uint32_t>(source.below(presets)));
-}
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
@@ -127,10 +71,7 @@ int main(int argc, char **argv)
     };
     uint64_t runs = 0;
     do {
-        Random random = {seed};
-        Bytes input(random.next() % 1024);
-        for (unsigned char &byte : input)
-            byte = static_cast<unsigned char>(random.next());
+        const Bytes input = input_of(seed);
         LLVMFuzzerTestOneInput(input.data(), input.size());
         seed++, runs++;
     } while (passed() < seconds);

@@ -3,9 +3,7 @@
 #ifndef GSC_TESTS_FUZZ_HPP
 #define GSC_TESTS_FUZZ_HPP
 
-#include <functional>
-
-#include "core/support.hpp"
+#include "../core/support.hpp"
 
 /* The bytes of an input, read as decisions; zeros when they are used up. */
 struct Source {
@@ -30,28 +28,6 @@ struct Source {
     double number();
 };
 
-/* What is under test, in words, while it is; set by the parts, printed with a broken claim. */
-extern std::function<std::string()> describe;
-
-[[noreturn]] void broken(const char *claim, const std::string &details);
-
-inline void claim(bool holds, const char *text, const std::string &details = "")
-{
-    if (!holds)
-        broken(text, details);
-}
-
-/* The words of a struct, for a message. */
-template <class T> std::string words_of(const T &object)
-{
-    uint64_t words[sizeof object / 8];
-    std::string text;
-    std::memcpy(words, &object, sizeof words);
-    for (const uint64_t word : words)
-        text += hex(word) + " ";
-    return text + "\n";
-}
-
 /* A refusal is for any language: no functions and constants of C in its sentence. */
 inline bool no_c_names(const gsc_error &err)
 {
@@ -59,7 +35,27 @@ inline bool no_c_names(const gsc_error &err)
            std::strstr(err.message, "GSC_") == nullptr;
 }
 
-const char *random_preset(Source &source);
+std::string random_preset(Source &source);
+
+/* The input of a seed. */
+inline Bytes input_of(uint64_t seed)
+{
+    Random random = {seed};
+    Bytes input(random.next() % 1024);
+    for (unsigned char &byte : input)
+        byte = static_cast<unsigned char>(random.next());
+    return input;
+}
+
+/* Inputs for a test. */
+template <class Part> void for_seeds(uint64_t seeds, Part part)
+{
+    for (uint64_t seed = 1; seed <= seeds; seed++) {
+        const Bytes input = input_of(seed);
+        Source source = {input.data(), input.data() + input.size()};
+        part(source);
+    }
+}
 
 /* The parts. `rare` inputs may take long. */
 void fuzz_lists(Source &source, bool rare);

@@ -34,11 +34,11 @@ uint32_t gsc_policy::*const words[] = {
 gsc_policy random_policy(Source &source)
 {
     gsc_policy p = GSC_POLICY_INIT;
-    const char *name = random_preset(source);
+    std::string name = random_preset(source);
     if (source.one_in(4))
         name = "openseq2seq_logmax"; /* the one that predicts */
     if (!source.one_in(4))
-        gsc_policy_preset(name, &p, nullptr);
+        gsc_policy_preset(name.c_str(), &p, nullptr);
     for (uint64_t changes = source.below(8); changes > 0; changes--)
         switch (source.below(3)) {
         case 0:
@@ -141,17 +141,6 @@ std::string sentence(const gsc_error &err)
     return std::to_string(err.status) + " " + err.name + "." + err.field + ": " + err.message;
 }
 
-uint32_t crc32(const Bytes &bytes, uint64_t size)
-{
-    uint32_t crc = ~0u;
-    for (uint64_t i = 0; i < size; i++) {
-        crc ^= bytes[i];
-        for (int bit = 0; bit < 8; bit++)
-            crc = crc & 1 ? crc >> 1 ^ 0xedb88320 : crc >> 1;
-    }
-    return ~crc;
-}
-
 void damage(Bytes &bytes, Source &source)
 {
     for (uint64_t changes = source.below(8); changes > 0; changes--) {
@@ -182,7 +171,7 @@ void damage(Bytes &bytes, Source &source)
         }
     }
     if (bytes.size() >= 4 && !source.one_in(4)) {
-        const uint32_t crc = crc32(bytes, bytes.size() - 4);
+        const uint32_t crc = crc32(bytes.data(), bytes.size() - 4);
         std::memcpy(&bytes[bytes.size() - 4], &crc, 4);
     }
 }
@@ -242,6 +231,8 @@ void load_damaged(Bytes bytes, Source &source)
 double remade(const gsc_policy &p, gsc_state &state, double scale)
 {
     gsc_state from = state, made;
+    from.factor.inverse = from.next.scale = NAN; /* which nobody reads, nor the floats */
+    from.factor.inverse_f32 = from.factor.scale_f32 = -1;
     from.factor.scale = scale;
     const gsc_status status = gsc_state_init_from(nullptr, &p, &from, &made, nullptr);
     claim(status == (scale >= 0 ? GSC_OK : GSC_ERROR_STATE),
