@@ -128,7 +128,11 @@ def test_a_micro_batch_that_overflowed_is_left_out_of_the_sums(way):
     sums, good = accumulate({"w": jnp.full(3, 4.0, jnp.float16)}, {"w": jnp.ones(3, jnp.float32)})
     sums, bad = accumulate({"w": jnp.array([1, jnp.inf, 1], jnp.float16)}, sums)
     assert sums["w"].tolist() == [3.0, 3.0, 3.0]
-    assert Report.merge([good, bad], addends=True).overflow and not good.overflow
+    assert not good.overflow
+    for addends in False, True:
+        merged = Report.merge([good, bad], addends=addends)
+        expected = gradscaler.Report.merge([good.to_host(), bad.to_host()], addends=addends)
+        assert np.asarray(merged.words).tobytes() == bytes(expected)
 
 
 def test_results_and_norms_that_become_too_large_are_an_overflow(way):

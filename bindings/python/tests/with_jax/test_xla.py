@@ -284,6 +284,14 @@ def test_the_handler_serves_the_cpu_and_says_why_not_elsewhere(monkeypatch, tmp_
     assert "refuses gradscaler's handler" in _xla.why_not.__wrapped__("cpu")
 
 
+API = {
+    "version": "api_version",
+    "internal": "internal_api",
+    "error_message": "XLA_FFI_Error_GetMessage",
+    "others": None,
+}
+API |= {"schedule": "XLA_FFI_ThreadPool_Schedule", "threads": "XLA_FFI_ThreadPool_NumThreads"}
+API |= {name: f"XLA_FFI_{name.title()}" for name in ("error_create", "error_destroy", "handler_register", "stream_get")}
 STRUCTS = {  # ours, with the last member that is used: XLA's name, and its members if they have others
     "extension next": ("Extension_Base", {}),
     "version minor": ("Api_Version", {"major": "major_version", "minor": "minor_version"}),
@@ -301,21 +309,7 @@ STRUCTS = {  # ours, with the last member that is used: XLA's name, and its memb
     "stream_get stream": ("Stream_Get_Args", {"context": "ctx"}),
     "schedule data": ("ThreadPool_Schedule_Args", {"context": "ctx"}),
     "threads threads": ("ThreadPool_NumThreads_Args", {"context": "ctx", "threads": "num_threads"}),
-    "api threads": (
-        "Api",
-        {
-            "version": "api_version",
-            "internal": "internal_api",
-            "error_create": "XLA_FFI_Error_Create",
-            "error_message": "XLA_FFI_Error_GetMessage",
-            "error_destroy": "XLA_FFI_Error_Destroy",
-            "handler_register": "XLA_FFI_Handler_Register",
-            "stream_get": "XLA_FFI_Stream_Get",
-            "schedule": "XLA_FFI_ThreadPool_Schedule",
-            "threads": "XLA_FFI_ThreadPool_NumThreads",
-            "others": None,
-        },
-    ),
+    "api threads": ("Api", API),
     "frame attributes": ("CallFrame", {"context": "ctx", "operands": "args", "results": "rets", "attributes": "attrs"}),
 }
 CONSTANTS = {
