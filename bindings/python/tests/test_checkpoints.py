@@ -198,14 +198,6 @@ def test_a_scaler_is_made_of_a_policy_of_its_own():
     assert pickle.loads(pickle.dumps(policy)).preset == copy.copy(policy).preset == "torch"
 
 
-def test_a_state_dict_of_ours_is_read_under_its_prefix():
-    scaler, restored = used_scaler(), Scaler("none")
-    state = scaler.state_dict(prefix="a.b")
-    assert state == {"a": {"b": scaler.state_dict()}}
-    restored.load_state_dict({**state, "c": Scaler("torch").state_dict()}, prefix="a.b")
-    assert contents(restored) == contents(scaler)
-
-
 class Meta:
     """As a tensor whose number is nowhere."""
 
@@ -264,6 +256,9 @@ def test_our_own_state_is_found_where_it_is_without_a_note(place):
     for key in reversed(place):
         state = {key: state, "model": {"weight": np.ones(3)}}
     assert (restored.load_state_dict(state), contents(restored)) == ([], contents(scaler))
+    if place:
+        restored.load_state_dict({"other": OURS, **state}, prefix=".".join(place))
+        assert contents(restored) == contents(scaler)
 
 
 @pytest.mark.parametrize("name", ["transformers", "huggingface", "accelerate", "lightning"])

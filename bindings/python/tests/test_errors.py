@@ -322,9 +322,7 @@ SAVED = c.gsc_state_save(scaler_of().policy, scaler_of().state)
     [
         lambda s: s.update(False),
         lambda s: s.set_scale(2.0),
-        lambda s: s.state_dict(),
         lambda s: c.gsc_policy_check(s.policy),
-        lambda s: c.gsc_policy_preset("torch", s.policy),
         lambda s: c.gsc_state_init(None, s.policy, s.state),
         lambda s: c.gsc_state_load(SAVED, s.policy, s.state),
     ],

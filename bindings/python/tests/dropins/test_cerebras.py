@@ -203,19 +203,6 @@ def test_optimizers_that_are_named_are_unscaled_by_the_first_step_and_others_the
 # ---- clipping ----
 
 
-def test_gradients_are_clipped_by_the_norm_over_all_optimizers():
-    scaler, optimizers = dynamic(init_scale=8.0, max_gradient_norm=1.0), [sgd((0.0,)), sgd((0.0, 0.0))]
-    for optimizer in optimizers:
-        set_gradient(optimizer, 8.0 * 10)
-        scaler.unscale_(optimizer)
-    assert scaler.clip_gradients_and_return_isfinite(optimizers)
-    gradients = torch.tensor([2.5, 2.5, 5.0])
-    assert scaler.global_norm.item() == pytest.approx(gradients.norm().item())
-    step_all(scaler, optimizers)
-    clipped = torch.cat([parameter_of(each).detach() for each in optimizers])
-    torch.testing.assert_close(clipped, -gradients / (gradients.norm() + 1e-6))
-
-
 @pytest.mark.parametrize("option, largest", [({"max_gradient_norm": 0.5}, 0.4), ({"max_gradient_value": 0.1}, 0.1)])
 def test_optimizer_step_clips_over_all_optimizers(option, largest):
     scaler, parameters = dynamic(init_scale=8.0), [torch.nn.Parameter(torch.zeros(1)) for _ in range(2)]

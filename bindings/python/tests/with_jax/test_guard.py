@@ -53,18 +53,6 @@ def test_reports_of_numbers_have_the_bits_of_the_core():
     assert float(gradscaler.jax.Report.of_number(2**40).norm) == 2.0**40
 
 
-@pytest.mark.parametrize("overflow", [False, True])
-def test_a_truth_value_has_no_norm_for_a_guard(overflow):
-    report = gradscaler.jax.Report.of(overflow)
-    for transformed in (lambda function: function), jax.jit:
-        with pytest.raises(ValueError, match="the policy guards by the norm, which the report lacks"):
-            transformed(lambda scaler, report: scaler.update(report))(Scaler("guard"), report)
-    with pytest.raises(ValueError, match="the report has no norm"):
-        _ = report.norm
-    assert bool(Scaler("torch").update(report).skip) == overflow
-    assert gradscaler.jax.Report.of(jnp.float32(2.5 * overflow)).to_host().overflow == overflow
-
-
 @pytest.mark.parametrize("max_norm, left", [(1.0, 1.0), (30.0, 20.0), (None, 20.0)])
 def test_a_norm_that_is_clipped_to_max_norm_is_not_clipped_once_more(max_norm, left):
     scaler = Scaler("none", guard_norm=20.0, guard_flags=Guard.CLIP)
@@ -80,6 +68,9 @@ def of_traced(number):
     [
         (Scaler("guard").update, False, ValueError, "judges by what a bool does not have: pass a report"),
         (Scaler("openseq2seq_logmax").update, False, ValueError, "judges by what a bool does not have"),
+        (Scaler("guard").update, gradscaler.jax.Report.of(True), ValueError, "guards by the norm, which the report la"),
+        (jax.jit(Scaler("guard").update), gradscaler.jax.Report.of(False), ValueError, "which the report lacks"),
+        (lambda report: report.norm, gradscaler.jax.Report.of(True), ValueError, "the report has no norm"),
         (Scaler("guard").combine_decisions, gradscaler.Scaler("guard"), TypeError, "a gradscaler.jax.Scaler, not gra"),
         (gradscaler.jax.Report.of_number, np.ones(2), ValueError, r"number has the shape \(2,\)"),
         (gradscaler.jax.Report.of_number, np.complex64(3j), TypeError, "number is of complex64: pass a real one"),
