@@ -8,12 +8,8 @@ import sys
 
 import engines
 import jax
-import pytest
 import start
 import torch
-import with_torch
-
-import gradscaler.torch
 
 ROOT = pathlib.Path(__file__).parents[2]
 GUIDE = (ROOT / "docs/ranks.md").read_text()
@@ -26,27 +22,6 @@ def codes(kind):
     return found
 
 
-def run_torch(rank, size, directory):
-    with_torch.join(rank, size, directory)
-    for code in codes("python torch"):
-        torch.manual_seed(rank)
-        model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 4))
-        names = {
-            "torch": torch,
-            "device": "cpu",
-            "GradScaler": gradscaler.torch.GradScaler,
-            "model": model,
-            "optimizer": torch.optim.SGD(model.parameters(), lr=0.1),
-            "loader": [(torch.randn(32, 8), torch.randn(32, 4)) for _ in range(3)],
-            "loss_function": torch.nn.functional.mse_loss,
-        }
-        exec(compile(code, "docs/ranks.md", "exec"), names)
-        norms = [None] * size
-        torch.distributed.all_gather_object(norms, float(names.get("norm", 1)))
-        assert len(set(norms)) == 1 and 0 < norms[0] < 1e9
-    torch.distributed.destroy_process_group()
-
-
 def run_jax(rank, size, directory):
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     names = {"coordinator": f"localhost:{(directory / 'port').read_text()}", "ranks": size, "rank": rank}
@@ -55,9 +30,8 @@ def run_jax(rank, size, directory):
     assert not names["overflow"].addressable_data(0) and float(names["scaler"].state.addressable_data(0)[0]) >= 0
 
 
-@pytest.mark.parametrize("run", [run_torch, run_jax])
-def test_the_examples_for_torch_and_jax_run_in_two_processes(run, tmp_path):
-    assert start.processes(run, 2, tmp_path) == [0, 0]
+def test_the_examples_for_jax_run_in_two_processes(tmp_path):
+    assert start.processes(run_jax, 2, tmp_path) == [0, 0]
 
 
 IN_GROUPS = """
