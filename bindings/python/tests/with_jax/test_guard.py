@@ -51,6 +51,7 @@ def test_reports_of_numbers_have_the_bits_of_the_core():
         assert np.asarray(words).tobytes() == bytes(expected), number
     assert float(gradscaler.jax.Report.of_number(-3.0).norm) == -3
     assert float(gradscaler.jax.Report.of_number(2**40).norm) == 2.0**40
+    assert [gradscaler.jax.Report.of(jnp.float32(found)).to_host().overflow for found in (0, 2.5)] == [False, True]
 
 
 @pytest.mark.parametrize("max_norm, left", [(1.0, 1.0), (30.0, 20.0), (None, 20.0)])
