@@ -158,6 +158,7 @@ def test_a_scaler_is_named_by_its_prefix():
 def test_keys_and_types_of_numbers_are_those_that_loaders_expect():
     assert Scaler("apex").state_dict("apex") == {"loss_scaler0": {"loss_scale": 65536.0, "unskipped": 0}}
     assert Scaler("torch").state_dict("torch", prefix="a.b")["a"]["b"]["_growth_tracker"] == 0
+    assert Scaler("torch").state_dict(prefix="a.b") == {"a": {"b": OURS}}
     state = Scaler("paddle_dygraph").state_dict("paddle_dygraph")
     assert (type(state["scale"]), type(state["incr_count"]), state["use_dynamic_loss_scaling"]) == (float, int, True)
 
