@@ -12,12 +12,11 @@ scales are known beforehand. A rank writes a line a step to its file:
 import math
 import sys
 
-from gradscaler import Report
+from gradscaler import Scaler
 
 STEPS, BAD_STEP, BAD_RANK = 6, 3, 1
 INIT_SCALE, GROWTH_INTERVAL = 4.0, 2
 SIZES = {"weight": 8, "bias": 4}
-REPORT_SIZE, CASES_OF = len(bytes(Report())), 3  # ranks of a case
 
 
 def gradients(step, rank):
@@ -27,7 +26,7 @@ def gradients(step, rank):
 
 def expected(size, fault):
     """(stepped, norm, scale after the update) of each step that is not refused."""
-    scale, good, found = INIT_SCALE, 0, []
+    scaler, found = Scaler("torch", init_scale=INIT_SCALE, growth_interval=GROWTH_INTERVAL), []
     for step in range(STEPS):
         if (fault, step) in [("drift", 0), ("fails", BAD_STEP), ("dies", BAD_STEP), ("late", BAD_STEP)]:
             break
@@ -35,10 +34,8 @@ def expected(size, fault):
         bad = fault == "nan" and step == BAD_STEP
         if bad:
             squares -= gradients(step, BAD_RANK)[0][2] ** 2
-        good = 0 if bad else good + 1
-        scale = scale / 2 if bad else scale * 2 if good == GROWTH_INTERVAL else scale
-        good %= GROWTH_INTERVAL
-        found.append((not bad, math.sqrt(squares), scale))
+        scaler.update(bad)
+        found.append((not bad, math.sqrt(squares), scaler.loss_scale))
     return found
 
 
@@ -57,10 +54,3 @@ class Log:
         self.file.write(f"{step} refused {type(error).__name__}: {text}\n")
         self.file.close()
         sys.exit(1)
-
-
-def cases(directory):
-    """The reports of one case after another: a list of CASES_OF times REPORT_SIZE bytes."""
-    with open(f"{directory}/cases", "rb") as file:
-        while row := file.read(CASES_OF * REPORT_SIZE):
-            yield [bytearray(row[at : at + REPORT_SIZE]) for at in range(0, len(row), REPORT_SIZE)]

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: MIT
 """A rank of jax.distributed on the CPU, whose collectives are those of gloo: one device in each process."""
 
-import functools
 import os
 import signal
 import time
@@ -9,10 +8,10 @@ import time
 import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from steps import BAD_RANK, BAD_STEP, GROWTH_INTERVAL, INIT_SCALE, STEPS, Log, cases, gradients
+from steps import BAD_RANK, BAD_STEP, GROWTH_INTERVAL, INIT_SCALE, STEPS, Log, gradients
 
 from gradscaler import Want
-from gradscaler.jax import Report, Scaler, _call, _xla
+from gradscaler.jax import Report, Scaler
 
 ALL, EACH = PartitionSpec(), PartitionSpec("ranks")
 
@@ -74,16 +73,3 @@ def faults(rank, size, directory, fault, seconds, timeout):
         after = jax.tree.map(lambda a: a.addressable_data(0), scaler)
         assert repr(scaler) == repr(after)
         log.stepped(number, bool(stepped), report.norm, float(after.loss_scale), report)
-
-
-def reports(rank, size, directory):
-    """As with_torch.reports, by the handler and by calls of the host."""
-    mesh, merged = join(rank, size, directory), []
-    rows = spread(mesh, np.stack([np.frombuffer(case[rank], np.uint32) for case in cases(directory)]))
-    merge = jax.vmap(functools.partial(Scaler("torch")._merged, "ranks"))  # as the scaler gathers; all cases at once
-    for _ in range(2):
-        gather = jax.shard_map(lambda rows: merge(rows[0]), mesh=mesh, in_specs=EACH, out_specs=ALL, check_vma=False)
-        merged.append(np.asarray(jax.jit(gather)(rows).addressable_data(0)).tobytes())
-        _xla.why_not, _call._warn_once = lambda platform: "a test", lambda platform, why: None
-    assert merged[0] == merged[1]
-    (directory / str(rank)).write_bytes(merged[0])

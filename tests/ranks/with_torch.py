@@ -8,10 +8,10 @@ import time
 
 import torch
 import torch.distributed as dist
-from steps import BAD_RANK, BAD_STEP, GROWTH_INTERVAL, INIT_SCALE, STEPS, Log, cases, gradients
+from steps import BAD_RANK, BAD_STEP, GROWTH_INTERVAL, INIT_SCALE, STEPS, Log, gradients
 
 from gradscaler import Want
-from gradscaler.torch import GradScaler, _device, _ranks
+from gradscaler.torch import GradScaler
 
 
 def join(rank, size, directory, timeout=60):
@@ -51,15 +51,4 @@ def faults(rank, size, directory, fault, seconds, timeout):
         stepped = not torch.equal(before, parameters[0][1])
         assert stepped is not scaler.step_was_skipped
         log.stepped(step, stepped, scaler.report.norm, scaler.get_scale(), scaler.report)
-    dist.destroy_process_group()
-
-
-def reports(rank, size, directory):
-    """Merges, for each case of a file, the reports that all ranks gather, into a file of each rank."""
-    join(rank, size, directory)
-    mine = torch.cat([torch.frombuffer(case[rank], dtype=torch.uint8) for case in cases(directory)])
-    every = _ranks.gathered(mine, dist.group.WORLD).view(size, -1, _device.SIZE)
-    with open(f"{directory}/{rank}", "wb") as out:
-        for case in every.transpose(0, 1):
-            out.write(_device.data(_device.merged(case)))
     dist.destroy_process_group()

@@ -220,9 +220,10 @@ def captured(stream):
 def test_a_graph_divides_by_the_scale_in_force_and_its_report_is_of_the_last_replay():
     kind, scaler = framework_on(stream := new_stream()), Scaler(init_scale=8.0)
     tensor, sums, half = kind([8]), kind([1]), Factor(scale=0.5, inverse=2, inverse_f32=2, scale_f32=0.5)
+    held = Arrays([tensor], [sums])
     with captured(stream) as replays:
         report = scaler.unscale({"a": tensor}, want=Want.NORM, per_tensor=True, histogram=True)
-        adding = scaler.unscale_accumulate([tensor], [sums], factor=half)
+        adding = scaler.unscale_accumulate(held, factor=half)
         for look in (lambda: report.overflow, lambda: scaler.update(report), lambda: scaler.set_rank(report, 3)):
             with pytest.raises(Error, match="cuda:0: the stream is being captured"):
                 look()
@@ -251,9 +252,10 @@ def test_a_capture_refuses_what_would_wait_and_goes_on():
     tensor, silent, host = framework_on(stream)([8]), Tensor([8]), np.ones(1, F32)
     with captured(stream):
         for grads in [silent], [tensor, silent]:  # on the legacy stream, which would wait for the captured one
-            with pytest.raises(Error, match="cuda:0: the stream is being captured") as refused:
-                scaler_of().measure(grads)
-            assert refused.value.status == c.GSC_ERROR_UNAVAILABLE
+            for call in scaler_of().measure, Arrays:
+                with pytest.raises(Error, match="cuda:0: the stream is being captured") as refused:
+                    call(grads)
+                assert refused.value.status == c.GSC_ERROR_UNAVAILABLE
         with pytest.raises(ValueError, match="captured in a graph takes arrays of one device"):
             scaler_of().unscale([tensor, host])
     assert silent.streams == [] and tensor.array.tolist() == [8] and host.tolist() == [1]
@@ -546,24 +548,6 @@ def test_held_arrays_of_several_frameworks_wait_for_each_at_each_call():
     assert [tensor.streams for tensor in tensors] == [[stream] * 2, [stream] * 2, [stream]]
 
 
-def test_held_arrays_during_a_capture():
-    tensor = framework_on(stream := new_stream())([8])
-    arrays = Arrays([tensor])
-    with captured(stream) as replays:
-        report = scaler_of().unscale(arrays)
-        with pytest.raises(Error, match="cuda:0: .* captured"):
-            Arrays([Tensor([8])])
-    assert tensor.array.tolist() == [8] and replays[0]() == 0
-    assert tensor.array.tolist() == [1] and report.elements == 1
-
-
-def test_held_arrays_are_not_added_to_themselves():
-    tensor = Tensor([1])
-    arrays = Arrays({"a": Tensor([1]), "b": tensor}, {"a": Tensor([1]), "b": tensor})
-    with pytest.raises(Error, match=r"out\['b'\].data overlaps its input"):
-        scaler_of().unscale_accumulate(arrays)
-
-
 @pytest.mark.parametrize("call", [Arrays, lambda *given: scaler_of().unscale(*given)], ids=["held", "call"])
 def test_over_several_devices_nothing_is_written_on_an_error(call):
     first, out = Tensor([1]), Tensor([0])
@@ -592,10 +576,8 @@ TWICE = Tensor([1], 1)
 @pytest.mark.parametrize(
     ("bad", "out", "words"),
     [
-        ([tensor_of(np.ones(6, F32)[::2], 0)], None, " is not contiguous"),
         ([tensor_of(np.ones(6, F32)[::2], 1)], None, " is not contiguous"),
         ([read_only(np.ones(2, F32))], None, " is read-only"),
-        ([np.ones(1, np.int32)], None, " has dtype int32"),
         ([Tensor([1], 1, np.int32)], None, " has dtype int32"),
         ([Tensor([1], 1)], [Tensor([1, 2], 1)], " has another shape"),
         ([Tensor([1], 1)], [Tensor([1], 1, np.complex64)], ".dtype is complex64"),
@@ -667,8 +649,6 @@ DENSE = "is not contiguous: pass a contiguous copy"
     ("bad", "words"),
     [
         (tensor_of(CUBE[:, :2].transpose(2, 0, 1)), DENSE),
-        (tensor_of(CUBE[::2].transpose(2, 0, 1)), DENSE),
-        (tensor_of(CUBE[:, :, ::-1]), DENSE),
         (tensor_of(np.lib.stride_tricks.as_strided(CUBE, (2, 2, 6), (4, 4, 8))), DENSE),
         (tensor_of(np.broadcast_to(CUBE[0], (4, 3, 4))), DENSE),
         (tensor_of(read_only(np.ones(1, F32))), "is read-only: pass a writable copy"),
@@ -772,22 +752,10 @@ def test_an_empty_tensor_and_an_empty_list():
     assert scaler_of().unscale([]).elements == 0
 
 
-@pytest.mark.parametrize("places", [[0, 0], [0, 1]])
-def test_the_verdict_of_a_policy_is_that_of_the_host(places):
-    scaler = Scaler("fairseq", init_scale=1.0)
-    report = scaler.unscale([Tensor([1.5e19], at) for at in places])
-    assert report.overflow and report.bad == {}
-    assert not scaler.measure([Tensor([1.5e19], places[1])]).overflow
-
-
 def test_memory_of_a_device():
     on = context, _, _ = c.gsc_context_create_cuda({"device": 0}), 0, None
     device, shared = (c.gsc_memory_create(context, kind, 256) for kind in (c.GSC_MEMORY_DEVICE, c.GSC_MEMORY_HOST))
     with pytest.raises(BufferError, match="memory of the device"):
         memoryview(device)
-    c.gsc_memory_copy(on, device, bytes(range(64)), 64)
-    c.gsc_memory_copy(on, shared, (device, 32), 32)
-    c.gsc_exec_wait(on)
-    assert bytes(memoryview(shared)[:32]) == bytes(range(32, 64))
     with pytest.raises(ValueError, match="the lists are of device -1, the call is on 0"):
         c.gsc_measure(on, None, [], None, shared)

@@ -18,7 +18,6 @@ import pytest
 from ml_dtypes import float8_e4m3b11fnuz
 from support import F32, array_that_calls, refusal, scaler_of
 
-import gradscaler
 from gradscaler import Arrays, Error, Factor, Policy, Report, ReportKind, Scaler, State, Want
 from gradscaler import _gradscaler as c
 
@@ -62,13 +61,8 @@ NO_GRADIENTS = {
     "array of int": (array("i", [1]), "format i"),
     "bytearray": (bytearray(12), "format B"),
     "step": (ones(8)[::2], "is not contiguous: pass a contiguous copy"),
-    "columns": (ones(4, 4)[:, :2], "is not contiguous: pass a contiguous copy"),
     "permuted": (ones(2, 3, 4).transpose(1, 0, 2), "is not contiguous: pass a contiguous copy"),
     "broadcast": (np.broadcast_to(ones(1), (4,)), "is not contiguous: pass a contiguous copy"),
-    "zero stride": (
-        np.lib.stride_tricks.as_strided(ones(4), (2, 2), (0, 4)),
-        "is not contiguous: pass a contiguous copy",
-    ),
     "list": ([1.0], "float"),
 }
 NOT_WRITABLE = {
@@ -106,8 +100,6 @@ TAKEN = "float32, float64, float16, bfloat16, float8_e4m3fn, float8_e5m2, gradsc
     ("call", "message"),
     [
         (lambda s: Policy("torch", min_scale=-1.0), "min_scale is -1: it must be above 0, finite and"),
-        (lambda s: Policy("torch", min_scale=8, max_scale=4), "min_scale is 8: it must be at most max_scale, which is"),
-        (lambda s: setattr(s.policy, "backoff_factor", 2.0), "backoff_factor is 2: it must be from 0 to 1"),
         (lambda s: s.clip_factor(s.measure([ones()]), 1.0), "the report has no norm: pass want=gradscaler.Want.NORM"),
         (
             lambda s: Scaler("static", target_amax=1.0, growth_factor=2.0).update(s.measure([ones()])),
@@ -115,25 +107,16 @@ TAKEN = "float32, float64, float16, bfloat16, float8_e4m3fn, float8_e5m2, gradsc
         ),
         (lambda s: s.measure([ones()], factor=Factor()), "factor.scale is 0: it must be finite and above 0: a state"),
         (lambda s: s.measure([ones(dtype=int)]), f"grads[0] has dtype int64, which is not supported: pass {TAKEN}"),
-        (lambda s: s.unscale([ones(), ones()], []), "2 tensors and 0 outputs"),
-        (lambda s: s.unscale([ones(), ones()], [ones(), ones(), ones()]), "2 tensors and 3 outputs"),
-        (lambda s: setattr(s.policy, "init_scale", 0), "init_scale is 0: it must be above 0"),
         (lambda s: Policy("pytorch"), 'preset is "pytorch", which is no preset: did you mean "torch"?'),
-        (lambda s: s.set_scale(-1.0), "scale is -1: it must be 0 or above"),
         (lambda s: s.set_scale(8.0, good_steps=-1), "good_steps is -1: it must be what a state can have"),
         (lambda s: s.set_scale(8.0, count=1), "a state has no count 'count'; it has good_steps, "),
         (lambda s: s.set_scale(8.0, good_steps="x"), "good_steps='x': "),
-        (lambda s: s.measure([ones()], want=64), "want is 64: it must be a union"),
-        (lambda s: s.clip_factor(s.measure([ones()], want=Want.NORM), -1), "max_norm is -1: it must be finite"),
-        (lambda s: s.scale(np.ones(3, int)), "loss has dtype int64, which is not supported: pass float32"),
-        (lambda s: s.scale(1.0, "int32"), "dtype has dtype int32, which is not supported: pass float32"),
         (lambda s: s.unscale({"a": {"b": ones(dtype=int)}}), "grads['a']['b'] has dtype int64, which is not"),
         (lambda s: s.measure(ones(dtype=int)), "grads has dtype int64, which is not supported: pass"),
         (
             lambda s: s.unscale([ones()], [ones(dtype="c8")]),
             "out[0].dtype is complex64, but its input is float32: make",
         ),
-        (lambda s: s.load_state_dict({"saved": "00"}), "the size of state['saved'] is 1"),
         (lambda s: s.load_state_dict({"scale": 1.0}, prefix="\udcff"), "prefix is '\\udcff': it has characters"),
         (lambda s: s.state_dict("pytorch"), 'format is "pytorch", which is none: did you mean "torch"?'),
         (lambda s: s.state_dict("oneflow"), 'format is "oneflow", which saves no state'),
@@ -142,7 +125,6 @@ TAKEN = "float32, float64, float16, bfloat16, float8_e4m3fn, float8_e5m2, gradsc
         (lambda s: s.state_dict("\udcff"), "format is '\\udcff': it has characters that UTF-8"),
         (lambda s: Policy.from_settings("xyz", {}), 'format is "xyz", which is none; gradscaler.formats() lists all'),
         (lambda s: Policy.from_settings(None, {}), "format must be the name of one of gradscaler.formats(), not None"),
-        (lambda s: Policy.from_settings("torch", {"init_scale": -1}), "settings['init_scale'] is -1: it must be"),
         (
             lambda s: Policy.from_settings("torch", {"init_scale": [2.0]}),
             "settings['init_scale'] is a list: it must be",
@@ -150,13 +132,11 @@ TAKEN = "float32, float64, float16, bfloat16, float8_e4m3fn, float8_e5m2, gradsc
         (lambda s: Policy.from_settings("torch", 3), f"settings {OBJECT}, not int"),
         (lambda s: Policy.from_settings("megatron", ["--hysteresis", "2"]), f"settings {OBJECT}, not a list of str"),
         (lambda s: Policy.from_settings("torch", {}, preset="no"), 'preset is "no", which is no preset'),
-        (lambda s: Policy.from_settings("torch", {}, min_scale=-1), "min_scale is -1: it must be above 0"),
         (lambda s: Policy.from_settings("torch", {}, wrong=1), "a policy has no field 'wrong'"),
         (lambda s: Report.from_bytes(b"123"), "a report has 256 bytes, not 3"),
         (lambda s: State.from_bytes(b"123"), "a state has 384 bytes, not 3"),
         (lambda s: State.from_bytes(bytes(s.state) + b"\1"), "the bytes of the state set fields that this version"),
         (lambda s: Report.from_bytes(None), "expected the bytes of a report, not None"),
-        (lambda s: Arrays([read_only(ones())]), "grads[0] is read-only: pass a writable copy"),
         (lambda s: Arrays({"w": SHARED, "b": SHARED}), "grads['b'] shares memory with grads['w']: it would be written"),
         (lambda s: Arrays(Arrays([ones()])), "grads: expected a list or dict of arrays, not Arrays"),
         (lambda s: Arrays([ones()], Arrays([ones()])), "out: expected a list or dict of arrays, not Arrays"),
@@ -175,8 +155,6 @@ TAKEN = "float32, float64, float16, bfloat16, float8_e4m3fn, float8_e5m2, gradsc
         (lambda s: Policy(None), "preset must be a name, not None"),
         (lambda s: Policy(b"torch"), "preset must be a name, not b'torch'"),
         (lambda s: Report(overflw=1), "a report has no field 'overflw'"),
-        (lambda s: s.update(np.array([True, False])), "expected the report of unscale, or several, not bool"),
-        (lambda s: Scaler(threads=2000), "options.threads is 2000: it must be "),
         (lambda s: s.measure([ones()], factor=s.factor, unscaled=True), "pass factor or unscaled, not both"),
     ],
 )
@@ -344,9 +322,7 @@ SAVED = c.gsc_state_save(scaler_of().policy, scaler_of().state)
     [
         lambda s: s.update(False),
         lambda s: s.set_scale(2.0),
-        lambda s: s.state_dict(),
         lambda s: c.gsc_policy_check(s.policy),
-        lambda s: c.gsc_policy_preset("torch", s.policy),
         lambda s: c.gsc_state_init(None, s.policy, s.state),
         lambda s: c.gsc_state_load(SAVED, s.policy, s.state),
     ],
@@ -445,15 +421,6 @@ def test_what_is_no_report_is_refused(report):
     assert "report" in refusal(lambda: scaler.update(report), scaler).lower()
 
 
-def test_a_report_that_nobody_filled_in_is_refused():
-    scaler = Scaler("torch")
-    calls = (lambda: scaler.update(Report()), lambda: scaler.set_rank(Report(), 0), lambda: Report.merge([Report()]))
-    for call in calls:
-        assert ".kind is 0: no call wrote the report" in refusal(call, scaler, of=Error)
-    assert "norm" in refusal(lambda: scaler.clip_factor(Report(), 1.0), scaler)
-    assert scaler.update(Report(overflow=True)) == gradscaler.Event.SKIPPED | gradscaler.Event.BACKED_OFF
-
-
 # ---- the functions of C ----
 
 ANYTHING = [None, 0, -1, 2**70, 1.5, math.nan, "torch", "\ud800", b"", bytes(Report()), bytearray(3)]
@@ -507,6 +474,7 @@ def test_a_struct_of_the_wrong_size_or_type_is_named(function, arguments, bad):
     [
         (lambda: Policy("x"), (c.GSC_ERROR_PRESET, -1, "name", "", None)),
         (lambda: Policy("torch", init_scale=-1), (c.GSC_ERROR_POLICY, -1, "policy", "init_scale", -1.0)),
+        (lambda: Policy("torch", overflow_tolerance=2), (c.GSC_ERROR_POLICY, -1, "policy", "overflow_tolerance", 2.0)),
         (lambda: scaler_of().measure([ones(), 3.0]), (c.GSC_ERROR_VALUE, 1, "tensors", "", None)),
         (lambda: scaler_of().measure([ones(), ones(dtype=int)]), (c.GSC_ERROR_DTYPE, 1, "tensors", "", None)),
         (lambda: scaler_of().unscale([ones()], out=[ones(4)]), (c.GSC_ERROR_COUNT, 0, "out", "", None)),
@@ -519,26 +487,17 @@ def test_an_error_is_data(call, attributes):
         call()
     error = refused.value
     assert (type(error.status), error.status, error.index, error.name, error.field, error.value) == (int, *attributes)
+    assert error.field != "overflow_tolerance" or (error.low, error.high) == (0.0, 1.0)
     again = pickle.loads(pickle.dumps(error))
     assert (str(again), again.status, again.why) == (str(error), error.status, error.why)
-
-
-def test_an_error_has_what_a_value_may_be():
-    with pytest.raises(Error) as refused:
-        Policy("torch", overflow_tolerance=2.0)
-    error = refused.value
-    assert (error.value, error.low, error.high, error.why) == (2.0, 0.0, 1.0, "is 2: it must be from 0 to 1")
 
 
 @pytest.mark.parametrize(
     ("method", "ins", "outs", "message"),
     [
         ("unscale", [(0, 5), (4, 9)], None, "grads[1] shares memory with grads[0]: "),
-        ("unscale", [(10, 15), (15, 20)], [(0, 5), (4, 9)], "out[1] shares memory with out[0]: "),
         ("unscale_accumulate", [(0, 4)], [(0, 4)], "out[0].data overlaps its input"),
         ("unscale", [(6, 8), (0, 4)], [(3, 5), (8, 12)], "grads[1] shares memory with out[0]: it would be written"),
-        ("unscale_accumulate", [(0, 2), (0, 2)], [(4, 6), (0, 2)], "grads[0] shares memory with out[1]: it would be"),
-        ("unscale", [(0, 2), (0, 2)], [(4, 6), (2, 4)], None),
         ("measure", [(0, 5), (4, 9)], None, None),
     ],
 )
@@ -596,8 +555,6 @@ def test_memory_of_the_host_holds_structs():
         (lambda: c.gsc_measure((None, 0, 3), None, [ones()], None, Report()), "workspace must be Memory"),
         (lambda: c.Memory(), "gsc_memory_create makes memory"),
         (lambda: c.gsc_memory_create(None, 7, 1), "kind is 7"),
-        (lambda: c.gsc_status_string(2**31), ""),
-        (lambda: c.gsc_status_string(-(2**32)), ""),
         (lambda: c.gsc_status_string(1.5), ""),
     ]:
         assert words in refusal(call), words

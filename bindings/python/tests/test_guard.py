@@ -10,7 +10,7 @@ import warnings
 import pytest
 
 import gradscaler
-from gradscaler import Error, Event, Guard, GuardSample, NoteKind, Policy, Report, Scaler, Want
+from gradscaler import Error, Event, Guard, NoteKind, Policy, Report, Scaler, Want
 
 
 def fed(scaler, *norms):
@@ -41,14 +41,6 @@ def test_unscale_measures_what_a_guard_judges_by_and_clips_by_its_factor():
     clipping = scaler.guard_factor(before)
     assert (clipping.scale, clipping.inverse) == (4.0, 0.25 * 0.2)
     assert scaler.unscale(grads, factor=clipping, want=Want.NORM).norm == pytest.approx(1.0)
-
-
-def test_what_is_let_through_is_said_also_of_a_state_that_was_loaded():
-    scaler, other = Scaler("none", guard_ratio=2, guard_max_in_a_row=2, guard_sample=GuardSample.NONE), Scaler("none")
-    assert fed(scaler, 1, 1, 9, 9)[-1] == Event.OUTLIER
-    other.load_state_dict(scaler.state_dict())
-    other.state = scaler.state
-    assert scaler.reason == other.reason == "let through: the norm, 9, is above 2, 2 in a row"
 
 
 def test_a_bool_has_no_norm_to_be_judged_by():
@@ -82,10 +74,7 @@ HALF, QUARTER = (f"clipped: multiplied by {4 / n:g}: the norm, {n}, is above 4, 
     ("norm", "loss", "reasons"),
     [
         (2.0, 8.0, [HALF]),
-        (8.0, 2.0, [HALF]),
         (8.0, 16.0, [QUARTER, HALF]),
-        (16.0, 8.0, [QUARTER, HALF]),
-        (8.0, math.inf, ["skipped: overflow", HALF]),
         (math.inf, 8.0, ["skipped: overflow", HALF]),
     ],
 )
@@ -159,12 +148,6 @@ def test_a_checkpoint_that_moves_the_scale_of_a_guard_says_so():
     assert first == "the rules of the checkpoint move the scale; the rules of 'guard' never do"
     assert scaler.policy.guard_ratio == 10  # torch's keys say nothing of a guard
     assert not any("never do" in note for note in Scaler("torch").load_state_dict(torchs))
-
-
-def test_a_policy_that_has_stopped_says_so():
-    guarded = Scaler("none", guard_norm=2, guard_max_in_a_row=2, guard_flags=Guard.STOP)
-    assert fed(guarded, 9, 9)[-1] & Event.STOPPED
-    assert guarded.reason.startswith("stopped") and "the norm, 9, is above 2" in guarded.reason
 
 
 def test_bits_are_printed_by_their_names():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""docs/checkpoints.md: its Python runs, tested programs have its other examples, its table has every key."""
+"""docs/checkpoints.md: its Python runs, its table has every key. Tested programs have examples of other languages."""
 
 import doctest
 import importlib
@@ -13,11 +13,14 @@ import gradscaler
 ROOT = Path(__file__).parents[3]
 GUIDE = (ROOT / "docs/checkpoints.md").read_text()
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", GUIDE, re.M | re.S)
-TESTED = {
-    "c": ROOT / "tests/abi/callers/checkpoint.c",
-    "elixir": ROOT / "bindings/elixir/lib/grad_scaler/checkpoint.ex",
-    "rust": ROOT / "bindings/rust/gradscaler/src/checkpoint.rs",
-}
+TESTED = [
+    ("checkpoints", "c", "tests/abi/callers/checkpoint.c"),
+    ("checkpoints", "elixir", "bindings/elixir/lib/grad_scaler/checkpoint.ex"),
+    ("checkpoints", "rust", "bindings/rust/gradscaler/src/checkpoint.rs"),
+    ("ranks", "c", "bindings/c/examples/mpi_digits.c"),
+    ("ranks", "elixir", "bindings/elixir/examples/ranks.exs"),
+    ("ranks", "rust", "bindings/rust/ranks/src/main.rs"),
+]
 
 
 def lines_of(text):
@@ -39,11 +42,13 @@ def test_the_python_examples_run_one_after_another():
     assert names["resumed"].loss_scale == 2048
 
 
-@pytest.mark.parametrize("language", TESTED)
-def test_an_example_of_another_language_is_that_of_a_tested_program(language):
-    (code,) = (code for name, code in BLOCKS if name == language)
-    source, wanted = lines_of(TESTED[language].read_text()), lines_of(code)
-    assert any(source[at : at + len(wanted)] == wanted for at in range(len(source)))
+@pytest.mark.parametrize("guide, language, program", TESTED)
+def test_an_example_of_another_language_is_that_of_a_tested_program(guide, language, program):
+    source = lines_of((ROOT / program).read_text())
+    codes = re.findall(rf"^```{language}\n(.*?)^```", (ROOT / f"docs/{guide}.md").read_text(), re.M | re.S)
+    for wanted in map(lines_of, codes):
+        assert any(source[at : at + len(wanted)] == wanted for at in range(len(source))), wanted
+    assert codes
 
 
 def test_the_table_has_the_keys_of_every_format():

@@ -32,19 +32,11 @@ def run_of(path, steps=30, **options):
     return scaler
 
 
-def test_metrics_have_the_names_and_numbers_of_the_core():
+def test_metrics_have_the_names_of_the_core_and_what_is_not_known_is_absent():
     scaler, names = Scaler("torch", guard_norm=100), [metric.name.lower() for metric in Metric]
-    metrics = scaler.metrics(step(scaler, 3.0, 4.0))
+    metrics = json.loads(json.dumps(scaler.metrics(step(scaler, 3.0, 4.0))))
     assert list(metrics) == [name for name in names if name != "zero_share"]
-    assert (metrics["norm"], metrics["amax"], metrics["guard_threshold"]) == (5.0, 4.0, 100.0)
-    assert (metrics["skip"], metrics["overflow"]) == (False, False)
-    json.dumps(metrics)
-    step(scaler, math.nan)
-    metrics = scaler.metrics()
-    assert (metrics["total_overflows"], metrics["skip"], "nan_count" in metrics) == (1, True, False)
-    number = Report.of_number(1.5)
-    scaler.update(number)
-    assert (scaler.metrics(number)["norm"], "nan_count" in scaler.metrics(number)) == (1.5, False)
+    assert (metrics["norm"], metrics["skip"], "nan_count" in scaler.metrics()) == (5.0, False, False)
 
 
 def test_a_history_has_a_line_for_each_step(tmp_path):
@@ -210,9 +202,7 @@ NAN = Report(kind=ReportKind.TENSORS, measured=Want.NORM, elements=1, nan_count=
 @pytest.mark.parametrize(
     ("preset", "reports", "planned_steps", "kinds"),
     [
-        ("torch", ([False] * 9 + [True]) * 3, 0, []),
         ("torch", ([False] * 9 + [True]) * 10, 0, [NoteKind.OVERFLOWS_OFTEN]),
-        ("recommended", [NAN] * 60, 0, [NoteKind.NOT_FINITE]),
         ("recommended", [NAN] * 60, 100, [NoteKind.NOT_FINITE, NoteKind.NEVER_GROWS]),
     ],
 )

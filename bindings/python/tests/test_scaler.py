@@ -30,16 +30,6 @@ def found(overflow=1):
     return Report.of_flag(overflow)
 
 
-# ---- the training step ----
-
-
-def test_a_step_with_an_overflow_names_the_parameter_and_halves_the_scale():
-    scaler = Scaler("torch")
-    report = scaler.unscale({"w": np.ones(2, F32), "b": np.array([1, np.inf], F32)})
-    scaler.update(report)
-    assert (report.overflow, report.bad, scaler.loss_scale, scaler.total_overflows) == (True, {"b": 1}, 2.0**15, 1)
-
-
 # ---- containers and arrays ----
 
 
@@ -87,12 +77,6 @@ def test_results_have_the_dtype_that_was_asked_for(dtype):
     assert bits(scaler_of(2.0).unscale([gradient], dtype=dtype).grads[0]) == bits((gradient / 2).astype(dtype))
 
 
-@pytest.mark.parametrize("empty", [[], (), {}])
-def test_an_empty_container_is_a_good_step(empty):
-    report = Scaler().unscale(empty)
-    assert (report.elements, report.overflow, report.grads) == (0, False, empty)
-
-
 def test_out_of_a_dict_is_found_by_name():
     grads = {"w": np.array([8], F16), "b": np.array([16], F16)}
     out = {"b": np.zeros(1, F32), "w": np.zeros(1, F32), "not used": None}
@@ -133,30 +117,6 @@ def test_a_scaled_loss_has_the_type_of_the_loss_or_the_dtype(loss, dtype, expect
 # ---- reports ----
 
 
-@pytest.mark.parametrize(
-    ("grads", "bad", "nan_count", "inf_count"),
-    [
-        ([[1, 2], [3]], {}, 0, 0),
-        ([[1], [np.inf]], {1: 1}, 0, 1),
-        ([[np.nan, -np.inf, 1], [np.nan]], {0: 2, 1: 1}, 2, 1),
-        ([[np.nan], [], [1], [np.inf]], {0: 1, 3: 1}, 1, 1),
-    ],
-)
-@pytest.mark.parametrize("dtype", [F16, E5M2, C64])
-def test_a_report_counts_and_names_what_is_not_finite(grads, bad, nan_count, inf_count, dtype):
-    report = scaler_of(2.0).unscale([np.array(elements, dtype) for elements in grads])
-    assert (report.bad, report.nan_count, report.inf_count) == (bad, nan_count, inf_count)
-    assert (report.overflow, report.found_inf) == (bad != {}, float(bad != {}))
-
-
-def test_a_report_holds_what_was_wanted():
-    tiny = np.finfo(F32).smallest_subnormal, np.finfo(F32).tiny
-    grads = {"w": np.array([6, np.nan], F32), "b": np.array([-8, *tiny], F32)}
-    norm, amax, underflow = (scaler_of(2.0).measure(grads, want=w) for w in (Want.NORM, Want.AMAX, Want.UNDERFLOW))
-    assert (norm.norm, norm.sum_squares, amax.amax) == (5.0, 25.0, 4.0)
-    assert (underflow.underflows_to_zero, underflow.underflows_to_subnormal) == (1, 1)
-
-
 def test_the_edges_of_a_histogram_are_those_of_its_bins():
     edges = Report.histogram_edges
     inside = [np.array([low or 2.0**-60, np.nextafter(high, 0)]) for low, high in zip(edges, edges[1:], strict=False)]
@@ -181,36 +141,7 @@ def test_what_was_not_wanted_is_refused_by_name(name, wanted, advice):
         getattr(report, name)
 
 
-# ---- dtypes of buffers ----
-
-
-@pytest.mark.parametrize("dtype", ["cb16", CB16])
-def test_unscaled_cb16_gradients_are_unscaled_again(dtype):
-    grads = scaler_of(8.0).unscale({"w": np.array([96, 192], F32)}, dtype=dtype).grads
-    again = scaler_of(2.0).unscale(pickle.loads(pickle.dumps(grads)), dtype=F32).grads
-    assert again["w"].tolist() == [6, 12]
-
-
-@pytest.mark.parametrize(
-    ("gradient", "unscaled"),
-    [
-        (np.array([0x5A00], np.uint16).view(CB16), np.array([0x5400], np.uint16).view(CB16)),
-        (np.array([8 + 16j], C64), np.array([1 + 2j], C64)),
-        (np.array([8 + 16j], C128), np.array([1 + 2j], C128)),
-    ],
-)
-def test_a_dtype_is_known_by_its_buffer(gradient, unscaled):
-    gradient = gradient.copy()
-    scaler_of(8.0).unscale([memoryview(gradient)])
-    assert bits(gradient) == bits(unscaled)
-
-
 # ---- clipping by value ----
-
-
-@pytest.mark.parametrize("number", [2, F32(2), F64(2)])
-def test_a_clip_value_is_any_number(number):
-    assert scaler_of(8.0).unscale([np.array([8, 64], F32)], clip_value=number).grads[0].tolist() == [1, 2]
 
 
 def test_what_was_bad_in_a_call_is_told_after_others():
@@ -226,26 +157,16 @@ def test_clipping_in_place_counts_and_names_what_it_changed():
     report = scaler_of(1.0).unscale(grads, clip_value=2.0)
     assert (report.bad, report.inf_count, report.nan_count, report.clamped) == ({"a": 1, "c": 1}, 1, 1, 4)
     assert (grads["a"][:3].tolist(), grads["b"].tolist(), grads["c"].tolist()) == ([1, 2, -2], [2 + 2j, 1 + 1j], [-2])
-    assert scaler_of(1.0).unscale(grads, clip_value=2.0).clamped == 0 and "clamped=4" in repr(report)
-
-
-# ---- micro-batches ----
-
-
-def test_a_micro_batch_with_an_overflow_adds_nothing():
-    grads = {"a": np.ones(3, F16), "b": np.array([1, np.inf], F16), "c": np.array([np.nan], F16)}
-    out = {"a": np.ones(3, F32), "b": np.ones(2, F32), "c": np.ones(1, F32)}
-    report = scaler_of(8.0).unscale_accumulate(grads, out, want=Want.AMAX)
-    assert (report.bad, report.amax, report.grads is out) == ({"b": 1, "c": 1}, 1 / 8, True)
-    assert [total.tolist() for total in out.values()] == [[1, 1, 1], [1, 1], [1]]
+    assert scaler_of(1.0).unscale(grads, clip_value=F32(2)).clamped == 0 and "clamped=4" in repr(report)
 
 
 def test_micro_batches_with_one_overflow_are_one_skipped_step():
     scaler, total = Scaler("torch", init_scale=8.0), {"w": np.zeros(2, F32)}
     batches = [np.array([8, 16], F16), np.array([np.inf, 8], F16), np.array([24, 32], F16)]
     reports = [scaler.unscale_accumulate({"w": batch}, total) for batch in batches]
-    scaler.update(reports)
+    scaler.update(iter(reports))
     assert (total["w"].tolist(), scaler.total_overflows, scaler.loss_scale) == ([4, 6], 1, 4.0)
+    assert scaler.factor.generation == 2
 
 
 # ---- arrays that are held ----
@@ -330,22 +251,6 @@ def test_a_scaled_list_may_be_held():
 # ---- update ----
 
 
-@pytest.mark.parametrize(("overflows", "skipped", "scale"), [([0, 0], 0, 4.0), ([0, 1, 0], 1, 2.0), ([1, 1], 1, 2.0)])
-@pytest.mark.parametrize("container", [list, iter])
-def test_reports_of_one_step_count_as_one(overflows, skipped, scale, container):
-    scaler = Scaler("torch", init_scale=4.0)
-    scaler.update(container([found(overflow) for overflow in overflows]))
-    assert (scaler.total_overflows, scaler.loss_scale, scaler.factor.generation) == (skipped, scale, 2)
-
-
-def test_reports_of_one_step_add_up_for_a_policy_that_judges_by_the_norm():
-    scaler = Scaler("cerebras", overflow_tolerance=0.0)
-    half = np.full(1, 1.5e19, F32)
-    reports = [scaler_of(1.0).measure([half], want=Want.NORM) for _ in range(2)]
-    one = [scaler.update(report) & Event.SKIPPED for report in reports]
-    assert (one, scaler.update(reports) & ~Event.STALE) == ([0, 0], Event.SKIPPED | Event.BACKED_OFF)
-
-
 def test_a_state_is_made_from_a_scale_and_counts():
     """As stateless frameworks keep them: the next good step is the one that grows."""
     scaler = Scaler("torch", growth_interval=3)
@@ -403,10 +308,8 @@ def test_a_clip_factor_clips_to_the_norm_as_torch_does(unscaled):
 @pytest.mark.parametrize(
     ("name", "value", "expected"),
     [
-        ("init_scale", 8, 8.0),
         ("init_scale", np.float32(8), 8.0),
         ("growth_interval", np.int64(8), 8),
-        ("growth_rule", gradscaler.Growth.EVERY, 2),
         ("overflow_reset", gradscaler.OverflowReset.ON_GROWTH | gradscaler.OverflowReset.ON_BACKOFF, 5),
         ("max_scale", math.inf, math.inf),
         ("apply_delay", True, 1),
@@ -416,10 +319,6 @@ def test_a_field_replaces_that_of_the_preset(name, value, expected):
     policy = Policy("torch", **{name: value})
     assert (getattr(policy, name), policy.differences("torch")) == (expected, {name: expected})
     assert policy != Policy("torch") == Policy("torch")
-
-
-def test_recommended_is_the_default():
-    assert contents(Scaler()) == contents(Scaler("recommended"))
 
 
 # ---- to and from a checkpoint ----
@@ -530,22 +429,6 @@ def test_info_tells_the_version_and_the_instruction_set():
     assert info.version == gradscaler.__version__ == importlib.metadata.version("gradscaler")
 
 
-# ---- reports of each array ----
-
-
-def test_a_report_of_each_array_is_that_of_the_array_alone():
-    grads = {"a": np.array([3, 4], F32), "b": np.array([[np.inf, 2, np.nan]], F16), "c": np.zeros(0, F64)}
-    scaler, want = scaler_of(2.0), sum(Want)
-    report = scaler.measure(grads, want=want, per_tensor=True)
-    assert list(report.per_tensor) == list("abc")
-    for i, (name, each) in enumerate(report.per_tensor.items()):
-        alone = scaler.measure({name: grads[name]}, want=want)
-        assert (each.bad, each.norm, each.amax) == (alone.bad, alone.norm, alone.amax)
-        assert each.first_tensor == (i if each.bad else 0)
-        each.first_tensor = 0
-        assert bytes(each) == bytes(alone), name
-
-
 # ---- merged and failed reports ----
 
 
@@ -611,17 +494,13 @@ def test_what_is_not_known_of_a_sum_is_asked_of_the_sum():
         _ = merged.underflows_to_zero
 
 
-FIELDS_OF_NO_REPORT = {"overflow": 2, "status": 5, "measured": 8, "sum_squares": -1.0, "kind": 5, "flags": 1}
-FIELDS_OF_NO_REPORT |= {"amax": -1.0, "elements": -1, "nan_count": -(2**63), "first_tensor": -1, "first_element": -1}
-FIELDS_OF_NO_REPORT |= {"underflows_to_zero": -1, "clamped": -1}
-
-
-@pytest.mark.parametrize(("field", "value"), FIELDS_OF_NO_REPORT.items())
-def test_bytes_of_something_else_make_no_report(field, value):
-    raw = gradscaler._structs.Report()
-    setattr(raw, field, value)
-    with pytest.raises(ValueError, match=f"the bytes are no report: its {field} would be {value}"):
-        Report.from_bytes(bytes(raw))
+def test_bytes_of_something_else_make_no_report():
+    numbers = {"overflow": 2, "status": 5, "measured": 8, "kind": 5, "flags": 1, "nan_count": -1}
+    for field, value in (numbers | {"amax": -1.0, "sum_squares": -1.0}).items():
+        raw = gradscaler._structs.Report()
+        setattr(raw, field, value)
+        with pytest.raises(ValueError, match=f"the bytes are no report: its {field} would be {value}"):
+            Report.from_bytes(bytes(raw))
 
 
 # ---- ranks ----
@@ -647,18 +526,9 @@ def test_a_merged_report_names_the_rank_and_the_parameter():
     with pytest.raises(gradscaler.Error, match=r"^report.status is an error that rank 2 met: "):
         scalers[0].update(failed)
     assert scalers[0].state_dict() == Scaler("torch").state_dict()
-
-
-def test_ranks_that_drifted_apart_are_refused_by_name():
-    scalers, good = [Scaler("torch") for _ in range(3)], {"w": np.ones(2, F32)}
     scalers[2].update(False)  # a step that the others did not take
-    why = r"^reports\[2\].digest differs: rank 2 has another policy or state than rank 0: load the same"
-    with pytest.raises(gradscaler.Error, match=why) as raised:
-        Report.merge(of_ranks(scalers, good, good, good))
-    assert (raised.value.status, raised.value.index) == (gradscaler.Status.ERROR_MISMATCH, 2)
-    for scaler in scalers[:2]:
-        scaler.update(False)
-    assert Report.merge(of_ranks(scalers, good, good, good)).digest != 0
+    with pytest.raises(gradscaler.Error, match=r"^reports\[2\].digest differs: rank 2 has another policy or state"):
+        Report.merge(of_ranks(scalers, good, good, good, good))
 
 
 def test_a_rank_is_any_whole_number_from_0():
@@ -671,10 +541,11 @@ def test_a_rank_is_any_whole_number_from_0():
 
 
 def test_a_pickled_report_has_its_names_but_not_its_gradients():
-    report = scaler_of(8.0).unscale({"w": np.array([1, np.nan] * 1000, F32)}, histogram=True, per_tensor=True)
+    grads = {"good": np.ones(3, F32), "w": np.array([1, np.nan, np.inf] * 1000, F32)}
+    report = scaler_of(8.0).unscale(grads, histogram=True, per_tensor=True)
     again = through_pickle(report)
-    assert (again.bad, again.first_overflow, again.scale, again.grads) == ({"w": 1000}, ("w", 1), 8.0, None)
-    assert (again.histogram, again.per_tensor["w"].nan_count) == (report.histogram, 1000)
+    assert (again.bad, again.first_overflow, again.scale, again.grads) == ({"w": 2000}, ("w", 1), 8.0, None)
+    assert [each.bad for each in again.per_tensor.values()] == [{}, {"w": 2000}] and again.histogram == report.histogram
     assert len(pickle.dumps(report)) < 2000
 
 

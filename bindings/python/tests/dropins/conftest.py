@@ -20,11 +20,12 @@ def sequences(request):
     return 20_000 if request.config.getoption("--long") else 800
 
 
-def traces(name):
-    """(settings, recording) of tests/traces/<name>.json, as pytest parameters."""
-    recording = json.loads((ROOT / "tests" / "traces" / f"{name}.json").read_text())
+def traces(*names):
+    """(settings, recording) of these of tests/traces, as pytest parameters."""
+    recordings = [(name, json.loads((ROOT / "tests" / "traces" / f"{name}.json").read_text())) for name in names]
     return [
         pytest.param(recording["defaults"] | trace["overrides"], trace, id=f"{name}-{trace['name']}")
+        for name, recording in recordings
         for trace in recording["traces"]
     ]
 

@@ -106,6 +106,7 @@ def test_other_leaves_than_floats_are_left_alone():
 def test_an_empty_tree_has_no_overflow(way):
     found, report = Scaler().unscale({})
     assert found == {} and not report.overflow
+    assert np.asarray(Report.merge([]).words).tobytes() == bytes(gradscaler.Report.merge([]))
 
 
 def test_clip_value_clamps_and_counts(way):
@@ -124,11 +125,15 @@ def test_clip_value_clamps_and_counts(way):
 
 def test_a_micro_batch_that_overflowed_is_left_out_of_the_sums(way):
     scaler = Scaler("static", init_scale=2.0)
-    accumulate = jax.jit(lambda g, s: scaler.unscale_accumulate(g, s))
+    accumulate = jax.jit(lambda g, s: scaler.unscale_accumulate(g, s, want=Want.NORM))
     sums, good = accumulate({"w": jnp.full(3, 4.0, jnp.float16)}, {"w": jnp.ones(3, jnp.float32)})
     sums, bad = accumulate({"w": jnp.array([1, jnp.inf, 1], jnp.float16)}, sums)
     assert sums["w"].tolist() == [3.0, 3.0, 3.0]
-    assert Report.merge([good, bad], addends=True).overflow and not good.overflow
+    assert not good.overflow
+    for addends in False, True:
+        merged = Report.merge([good, bad], addends=addends)
+        expected = gradscaler.Report.merge([good.to_host(), bad.to_host()], addends=addends)
+        assert np.asarray(merged.words).tobytes() == bytes(expected)
 
 
 def test_results_and_norms_that_become_too_large_are_an_overflow(way):

@@ -118,12 +118,6 @@ def test_a_check_moves_reports_only(mesh):
 
 
 @on_auto_axes
-def test_a_guard_decides_by_the_norm_of_all(mesh):
-    guard = Scaler("none", init_scale=1024.0, guard_norm=1e-3)
-    assert bool(jax.jit(lambda scaler, grads: scaler.step(grads)[2].skip)(guard, spread(mesh, GRADS)))
-
-
-@on_auto_axes
 def test_spread_gradients_in_a_loop_and_under_vmap(mesh):
     grads = spread(mesh, GRADS)
 

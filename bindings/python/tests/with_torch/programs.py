@@ -100,21 +100,22 @@ def plain_loop(model, scaler, steps=STEPS, fused=False, change=lambda step: None
         optimizer.zero_grad(set_to_none=True)
 
 
-def accelerate(model, scaler):
+def accelerate(model, scaler, begin=lambda accelerator, model: lambda step, loss: None, steps=STEPS, **options):
     from accelerate import Accelerator
 
-    accelerator = Accelerator(cpu=True, mixed_precision="fp16")
+    accelerator = Accelerator(cpu=True, mixed_precision="fp16", **options)
     # Which takes a scaler for GPUs only; on them one sets accelerator.scaler alone, and before prepare, too.
     accelerator.native_amp, accelerator.scaler = True, scaler
     prepared, optimizer = accelerator.prepare(model, adam(model))
-    skipped = []
-    for batch in batches(STEPS, rank()):
+    skipped, log = [], begin(accelerator, prepared)
+    for step, batch in enumerate(batches(steps, rank()), 1):
         loss = prepared(**batch)["loss"]
         accelerator.backward(loss)
         accelerator.clip_grad_norm_(prepared.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
         skipped.append(optimizer.step_was_skipped)
+        log(step, loss.item())
     assert any(skipped)
     model.losses += skipped
     accelerator.free_memory()

@@ -81,43 +81,6 @@ def test_a_part_of_torch_that_moved_is_named():
         _torch._require((*_torch._PARTS, "amp.GradScaler._moved"))
 
 
-def written(scaler):
-    scaler._scale.data.fill_(256.0)
-
-
-def replaced(scaler):
-    scaler._scale, scaler._growth_tracker = torch.tensor(256.0), torch.tensor(5, dtype=torch.int32)
-
-
-def of_one_element(scaler):
-    scaler._scale = torch.full((1,), 256.0)
-
-
-def counted(scaler):
-    scaler._growth_tracker.fill_(5)
-
-
-@KINDS
-@pytest.mark.parametrize("change", [written, replaced, of_one_element, counted])
-@pytest.mark.parametrize("when", ["first", "before", "between"])
-def test_what_is_in_torchs_tensors_counts(kind, change, when):
-    p, optimizer, scaler = world(kind)
-    if when != "first":
-        step(p, optimizer, scaler)
-    elif change is not replaced:
-        scaler._lazy_init_scale_growth_tracker("cpu")
-    if when == "between":
-        scaler.scale((p * 3.0).sum()).backward()
-        scaler.unscale_(optimizer)
-        change(scaler)
-        scaler.update()
-    else:
-        change(scaler)
-        assert step(p, optimizer, scaler)[0] == [3.0] * 3
-    count = 6 if change in (replaced, counted) else 1 if when == "first" else 2
-    assert (scaler.get_scale(), scaler._get_growth_tracker()) == (1024 if change is counted else 256, count)
-
-
 @KINDS
 def test_two_scalers_that_share_the_tensors_have_one_scale(kind):
     (p, optimizer, one), other = world(kind), world(kind)

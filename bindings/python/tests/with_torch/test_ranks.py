@@ -2,6 +2,7 @@
 """Ranks with parts of the gradients come to one verdict and one norm: DTensors over meshes, and process groups."""
 
 import math
+import random
 
 import pytest
 import torch
@@ -10,7 +11,8 @@ from conftest import make_step, scaler, sgd
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 
-from gradscaler import Report
+from gradscaler import Report, ReportKind, Want
+from gradscaler.torch import _device, _ranks
 
 NAN = math.nan
 SHAPES = [(8, 6), (5,), (7, 3), (4,), (8, 6)]
@@ -94,16 +96,6 @@ def a_rank_without_gradients_does_not_keep_the_others_waiting(mesh):
     assert not one.step_was_skipped
 
 
-def what_one_rank_refuses_ends_the_step_of_all(mesh):
-    parameters, error, match = spread(mesh), RuntimeError, "rank 1 could not"
-    if dist.get_rank() == 1:
-        error, match = ValueError, "FP16 gradients. That of half"
-        parameters.append(("half", torch.nn.Parameter(torch.ones(2).half())))
-        parameters[-1][1].grad = torch.ones(2).half()
-    with pytest.raises(error, match=match):
-        scaler().step(torch.optim.SGD(parameters))
-
-
 def a_rank_with_another_scale_or_other_rules_is_refused_by_all_of_them(mesh):
     """Over meshes, whose groups meet one after another, and over a group."""
     for different in {"init_scale": 8.0}, {"growth_interval": 7}:
@@ -135,6 +127,15 @@ def a_process_group_agrees_on_plain_gradients(mesh):
         assert one.report.bad == ({"w": 1} if is_last() else {})
 
 
+def reports_are_merged_in_the_order_of_the_ranks(mesh):
+    draw, fields = random.Random(10), {"kind": ReportKind.TENSORS, "measured": Want.NORM}
+    reports = [Report(sum_squares=draw.random(), **fields) for _ in everyone(None)]
+    expected = bytes(Report.merge(reports))
+    mine = torch.frombuffer(bytearray(reports[dist.get_rank()]), dtype=torch.uint8)
+    every = _ranks.gathered(mine, dist.group.WORLD).view(len(reports), _device.SIZE)
+    assert bytes(_device.data(_device.merged(every))) == expected != bytes(Report.merge(reports[::-1]))
+
+
 def without_a_group_no_rank_waits_for_another(mesh):
     if dist.get_rank() == 0:
         one = scaler()
@@ -147,10 +148,10 @@ CLAIMS = [
     one_bad_element_anywhere_stops_all,
     fused_optimizers_agree,
     a_rank_without_gradients_does_not_keep_the_others_waiting,
-    what_one_rank_refuses_ends_the_step_of_all,
     a_rank_with_another_scale_or_other_rules_is_refused_by_all_of_them,
     a_gradient_that_is_partial_is_refused_by_name,
     a_process_group_agrees_on_plain_gradients,
+    reports_are_merged_in_the_order_of_the_ranks,
     without_a_group_no_rank_waits_for_another,
 ]
 

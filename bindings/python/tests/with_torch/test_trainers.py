@@ -79,7 +79,7 @@ def test_transformers():
 
 
 def test_accelerate():
-    accelerate = pytest.importorskip("accelerate")
+    pytest.importorskip("accelerate")
     from accelerate.tracking import GeneralTracker
 
     received = []
@@ -90,20 +90,13 @@ def test_accelerate():
         def log(self, values, step=None, **_):
             received.append(values)
 
+    def begin(accelerator, prepared):
+        accelerator.init_trackers("test")
+        metrics = trainers.accelerate_metrics(accelerator, prepared)
+        return lambda step, loss: step % EVERY or accelerator.log({"loss": loss} | metrics(), step)
+
     scaler, model = made()
-    accelerator = accelerate.Accelerator(cpu=True, mixed_precision="fp16", log_with=Tracker())
-    accelerator.init_trackers("test")
-    accelerator.native_amp, accelerator.scaler = True, scaler
-    prepared, optimizer = accelerator.prepare(model, torch.optim.AdamW(model.parameters()))
-    metrics = trainers.accelerate_metrics(accelerator, prepared)
-    for step, batch in enumerate(programs.batches(STEPS), 1):
-        loss = prepared(**batch)["loss"]
-        accelerator.backward(loss)
-        optimizer.step()
-        optimizer.zero_grad()
-        if step % EVERY == 0:
-            accelerator.log({"loss": loss.item()} | metrics(), step)
-    accelerator.free_memory()
+    programs.accelerate(model, scaler, begin, STEPS, log_with=Tracker())
     assert_logged(received, scaler, model)
 
 

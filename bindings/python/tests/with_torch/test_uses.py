@@ -5,10 +5,7 @@ A use takes a kind of scaler and returns values: a scale, parameters, what was r
 of them, so that torch's class is held to that, too; that both give the same is compared of all of them.
 """
 
-import copy
-import pickle
 import threading
-from multiprocessing.reduction import ForkingPickler
 
 import pytest
 import torch
@@ -87,20 +84,6 @@ def lbfgs(kind):
 
 
 @use
-def gradients_made_bad_between_unscale_and_step(kind):
-    """The check is that of unscale_: what happens to the gradients later is not looked at again."""
-    parameter, scaler = nn.Parameter(torch.ones(2)), kind("cpu", 4.0)
-    optimizer = torch.optim.SGD([parameter], lr=1.0)
-    scaler.scale(parameter.sum()).backward()
-    scaler.unscale_(optimizer)
-    parameter.grad.fill_(torch.inf)
-    scaler.step(optimizer)
-    scaler.update()
-    assert parameter.tolist() == [-torch.inf, -torch.inf]
-    return [parameter.detach(), scaler.get_scale()]
-
-
-@use
 def functional_gradients(kind):
     """torch.func: scale() works on what grad and vmap pass around."""
     scaler, x = kind("cpu", 8.0), torch.linspace(-1, 1, 4)
@@ -121,21 +104,6 @@ def a_backward_pass_after_the_update(kind):
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         late.backward()
     return [scaler.get_scale()]
-
-
-@use
-def copies(kind):
-    """They have the scale and the count, go on alike, and share nothing."""
-    seen = []
-    for duplicate in copy.copy, lambda s: pickle.loads(ForkingPickler.dumps(s)):  # as multiprocessing passes it on
-        model, scaler = network(), kind("cpu", 2.0**12, growth_interval=2)
-        train(scaler, model, torch.optim.SGD(model.parameters(), lr=0.1))
-        state, twin = scaler.state_dict(), duplicate(scaler)
-        assert twin.state_dict() == state
-        seen += train(twin, model, torch.optim.SGD(model.parameters(), lr=0.1))
-        twin.update(64.0)
-        assert scaler.state_dict() == state
-    return seen
 
 
 @use
