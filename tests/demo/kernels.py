@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Runs the demos with the matrix kernels of several processors: kernels.py [--threads N ...]
+"""Runs the demos with the matrix kernels of several processors: kernels.py [--threads N ...] [--seeds N]
 
 Kernels of OpenBLAS differ in the last bits of a product, and a training can amplify the difference. The demos have to
 keep their promises with every kernel that this processor can execute, and with NumPy's loops reduced to its baseline.
-The exit status is 1 if a demo fails.
+Prints the accuracies that the demos judge. The exit status is 1 if a demo fails.
 """
 
 import argparse
+import json
 import os
 import subprocess
 import sys
@@ -57,18 +58,31 @@ def obstacle(kernel):
     return ""
 
 
+def figures(script, folder):
+    facts = json.loads((folder / f"{script}.json").read_text())
+    if script == "demo":
+        return ", ".join(f"{run['name']} {run['accuracy']:.1%}" for run in (*facts["runs"], facts["control"]))
+    percents = "; ".join(
+        " ".join(f"{rule[fact]['median']:.0%}" for fact in ("worst accuracy", "final accuracy")) for rule in facts
+    )
+    return f"worst and final of each rule: {percents}"
+
+
 def run(job):
     script, options, kernel, threads, environment = job
     with tempfile.TemporaryDirectory() as folder:
         result = python(EXAMPLES / f"{script}.py", "--out", folder, *options, **environment)
-    verdict = "ok" if result.returncode == 0 else (result.stderr.strip() or "no message").splitlines()[-1]
-    print(f"{kernel:<16} {threads} threads  {script + '.py':<8}  {verdict}", flush=True)
+        done = (Path(folder) / f"{script}.json").exists()
+        verdict = "ok" if result.returncode == 0 else (result.stderr.strip() or "no message").splitlines()[-1]
+        text = figures(script, Path(folder)) if done else "no figures"
+    print(f"{kernel:<16} {threads} threads  {script + '.py':<8}  {text}: {verdict}", flush=True)
     return result.returncode == 0
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2], metavar="N", help="of OpenBLAS (1 2)")
+    parser.add_argument("--seeds", type=int, default=1, metavar="N", help="of guard.py (%(default)s)")
     arguments = parser.parse_args()
     environments = {}
     for kernel in FLAGS:
@@ -78,7 +92,7 @@ def main():
             environments[kernel] = {"OPENBLAS_CORETYPE": kernel}
     dispatched = np.show_config(mode="dicts")["SIMD Extensions"].get("found", [])
     environments["NumPy's baseline"] = {"NPY_DISABLE_CPU_FEATURES": " ".join(dispatched)}
-    scripts = ("demo", []), ("guard", ["--seeds", 1])
+    scripts = ("demo", []), ("guard", ["--seeds", arguments.seeds])
     passed = []
     for threads in arguments.threads:
         jobs = [

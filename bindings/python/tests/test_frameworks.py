@@ -154,6 +154,14 @@ def test_a_tensor_that_cannot_be_taken_is_refused_by_name(bad, words):
         assert (refused.value.index, good.array[0]) == (1, 8)
 
 
+def test_a_dense_tensor_of_any_order_is_taken():
+    values = np.arange(24, dtype=F32).reshape(2, 3, 1, 4)
+    for axes in (0, 3, 1, 2), (3, 2, 1, 0):
+        tensor = Tensor(values.copy().transpose(axes))
+        scaler_of().unscale([tensor])
+        assert np.array_equal(tensor.array, values.transpose(axes) / 8)
+
+
 def test_an_interrupt_is_not_swallowed():
     with pytest.raises(KeyboardInterrupt):
         scaler_of().measure([raising(KeyboardInterrupt())])
@@ -267,6 +275,27 @@ class TestTorch:
             assert call().tolist() == [[1, 1]]
         assert torch.equal(model.weight, before)
 
+    def test_the_overflow_after_zero_grad_is_found(self):
+        weight = torch.nn.Parameter(torch.ones(2))
+        for value, overflow in (1.0, False), (float("inf"), True):
+            (weight * value).sum().backward()
+            assert scaler_of().unscale([weight.grad]).overflow == overflow
+            weight.grad = None
+
+    @pytest.mark.parametrize(
+        ("bad", "words"),
+        [
+            (lambda: torch.ones(1).expand(4), "is not contiguous"),
+            (lambda: torch.ones(3).to_sparse(), "cannot be used: "),
+            (lambda: torch.ones(3, device="meta"), ""),
+            (lambda: torch.ones(3, dtype=torch.complex64).conj(), "is a view that negates or conjugates"),
+        ],
+    )
+    def test_what_is_no_dense_gradient_is_refused_by_name(self, bad, words):
+        with pytest.raises(Error) as refused:
+            scaler_of().measure({"good": torch.ones(1), "bad": bad()})
+        assert str(refused.value).startswith(f"grads['bad'] {words}") and "\n" not in str(refused.value)
+
     def test_a_loss_is_multiplied_and_differentiated_in_float32_if_it_is_narrow(self):
         x = torch.ones(1, requires_grad=True)
         scaler_of().scale((3 * x).sum()).backward()
@@ -274,6 +303,13 @@ class TestTorch:
         for dtype in torch.float16, torch.bfloat16:
             loss = scaler_of(2.0**16).scale(torch.tensor(8.0, dtype=dtype))
             assert (loss.dtype, loss.item()) == (torch.float32, 2.0**19)
+
+    def test_results_of_a_dtype_and_sums(self):
+        report = scaler_of().unscale({"w": torch.full((3,), 8.0, dtype=torch.float16)}, dtype="float32")
+        assert (report.grads["w"].dtype, report.grads["w"].tolist()) == (torch.float32, [1, 1, 1])
+        total = [torch.zeros(3)]
+        assert not scaler_of().unscale_accumulate([torch.full((3,), 8.0, dtype=torch.float16)], total).overflow
+        assert total[0].tolist() == [1, 1, 1]
 
     def test_a_bool_tensor_is_a_report(self):
         assert Scaler("torch").update(torch.tensor(True)) & Event.SKIPPED

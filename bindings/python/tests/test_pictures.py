@@ -8,6 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from gradscaler import _history
+
 pytest.importorskip("matplotlib")
 pictures = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "examples/pictures.py")))
 
@@ -40,3 +42,11 @@ def test_the_guide_has_what_the_command_prints(tmp_path):
     assert pictures.guide(histories) == pictures.GUIDE.read_text(), "run ci/pictures"
     for command in "diagnose good.csv", "watch --once good.csv", "diagnose spikes.csv", "diagnose stalled.csv":
         assert f"{command} -->\n```text\n" in pictures.GUIDE.read_text()
+
+
+def test_the_runs_are_what_the_guide_says_of_them(tmp_path):
+    good, spikes, stalled = (_history.read(pictures.record(n, tmp_path)) for n in pictures.RUNS)
+    assert good["loss_scale"][-1] == 2.0**23 and good["total_overflows"][-1] == 4
+    skipped = [step for step, skip in zip(spikes["step"], spikes["skip"], strict=True) if skip]
+    assert skipped == list(pictures.SPIKES) and spikes["total_overflows"][-1] == 0
+    assert stalled["loss_scale"][-1] == 2.0**-14 and stalled["overflow"][499:] == [1] * 101

@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: MIT
 """The scalers of installed packages behind one face: what to give them, what they save, how they step."""
 
+import pickle
 import types
 
 import numpy as np
 
 
 class Peer:
+    prefix = None  # where it has its scaler in a checkpoint
+
     def save(self):
         return self.scaler.state_dict()
 
@@ -62,6 +65,31 @@ class Flax(Peer):
         self.scaler = self.serialization.from_state_dict(self.scaler, state)
 
 
+class Jmp(Peer):
+    """jmp.DynamicLossScale, its two leaves by name."""
+
+    format, settings = "jmp", {"loss_scale": 1024.0, "period": 5}
+
+    def __init__(self):
+        self.load({"loss_scale": self.settings["loss_scale"], "counter": 0})
+
+    def step(self, overflow):
+        self.scaler = self.scaler.adjust(np.bool_(not overflow))
+
+    def scale(self):
+        return float(self.scaler.loss_scale)
+
+    def save(self):
+        return {"loss_scale": self.scaler.loss_scale, "counter": self.scaler.counter}
+
+    def load(self, state):
+        import jax.numpy as jnp
+        import jmp
+
+        scale, counter = jnp.asarray(state["loss_scale"], "float32"), jnp.asarray(int(state["counter"]))
+        self.scaler = jmp.DynamicLossScale(scale, counter, self.settings["period"])
+
+
 class Keras(Peer):
     """keras LossScaleOptimizer, its variables by name."""
 
@@ -86,6 +114,34 @@ class Keras(Peer):
     def load(self, state):
         self.scaler.step_counter.assign(state["step_counter"])
         self.scaler.dynamic_scale.assign(state["dynamic_scale"])
+
+
+class DeepSpeed(Peer):
+    """deepspeed DynamicLossScaler, pickled as its ZeRO checkpoints do."""
+
+    format, prefix = "deepspeed", "loss_scaler"
+    settings = {
+        "init_scale": 1024.0, "scale_window": 5, "min_scale": 1.0, "delayed_shift": 2, "consecutive_hysteresis": False,
+    }  # fmt: skip
+
+    def __init__(self):
+        from deepspeed.runtime.fp16 import loss_scaler
+
+        loss_scaler.dist.get_rank = lambda: 1  # only rank 0 logs
+        self.scaler = loss_scaler.DynamicLossScaler(**self.settings)
+
+    def step(self, overflow):
+        self.scaler.update_scale(overflow)
+
+    def scale(self):
+        return self.scaler.cur_scale
+
+    def save(self):
+        return pickle.loads(pickle.dumps({"loss_scaler": self.scaler, "zero_stage": 2}))
+
+    def load(self, state):
+        saved = state["loss_scaler"]
+        vars(self.scaler).update(saved if isinstance(saved, dict) else vars(saved))
 
 
 class Paddle(Peer):
@@ -115,5 +171,5 @@ class Paddle(Peer):
         super().load({**state, "scale": np.reshape(state["scale"], 1)})  # it takes the first element
 
 
-LIGHT = [Torch, Flax, Keras]
-HEAVY = [Paddle]
+LIGHT = [Torch, Flax, Jmp, Keras]
+HEAVY = [DeepSpeed, Paddle]

@@ -2,6 +2,8 @@
 """A run that changes between a framework's own scaler and ours goes on as if it had not."""
 
 import importlib
+import io
+import json
 import random
 import zipfile
 
@@ -48,9 +50,27 @@ def test_training_goes_on_equally_by_its_settings_from_its_checkpoint_and_from_o
     ours.load_state_dict(theirs.save())
     steps = overflows(seed + 100)
     assert scales_of(ours, steps) == scales_of(theirs, steps)
-    again.load(ours.state_dict(peer.format))
+    again.load(ours.state_dict(peer.format, prefix=peer.prefix))
     steps = overflows(seed + 200)
     assert scales_of(again, steps) == scales_of(ours, steps) == scales_of(theirs, steps)
+
+
+def test_a_file_of_torch_is_read_as_it_is_loaded():
+    torch = importlib.import_module("torch")
+    theirs = peers.Torch()
+    scales_of(theirs, overflows(0))
+    file = io.BytesIO()
+    checkpoint = {
+        "model": torch.nn.Sequential(torch.nn.Linear(3, 1), torch.nn.BatchNorm1d(1)).state_dict(),
+        "optimizer": theirs.optimizer.state_dict(),
+        "scaler": {key: torch.tensor(value) for key, value in theirs.save().items()},
+        "epoch": 3,
+    }
+    torch.save(checkpoint, file)
+    file.seek(0)
+    scaler = Scaler("torch")
+    scaler.load_state_dict(torch.load(file))
+    assert scales_of(scaler, overflows(1)) == scales_of(theirs, overflows(1))
 
 
 @pytest.mark.parametrize("inner", ["SGD", "Adam"])
@@ -72,3 +92,17 @@ def test_the_numbered_variables_that_keras_saves_are_read(inner, tmp_path):
             notes = scaler.load_state_dict(saved)
             assert [note.field for note in notes] == ["keras", "growth_interval"]
             assert (scaler.loss_scale, scaler.state.good_steps) == (256.0, 3)
+
+
+def test_a_scaler_travels_in_the_metadata_of_safetensors(tmp_path):
+    torch = importlib.import_module("torch")
+    safetensors = importlib.import_module("safetensors")
+    save_file = importlib.import_module("safetensors.torch").save_file
+    scaler = Scaler("recommended", growth_interval=5)
+    scales_of(scaler, overflows(0))
+    path = tmp_path / "model.safetensors"
+    save_file({"weight": torch.zeros(2)}, path, metadata={"scaler": json.dumps(scaler.state_dict())})
+    with safetensors.safe_open(path, "pt") as file:
+        restored = Scaler()
+        restored.load_state_dict(json.loads(file.metadata()["scaler"]))
+    assert (bytes(restored.state), restored.policy) == (bytes(scaler.state), scaler.policy)

@@ -6,6 +6,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import zipfile
 
 import jax
 import jax.numpy as jnp
@@ -119,6 +120,15 @@ def test_clipping_in_the_same_call_is_check_clip_and_unscale():
         same_words(found, expected)
 
 
+@pytest.mark.parametrize("addends", [False, True])
+def test_reports_are_merged_in_the_order_of_their_rows(addends):
+    scaler, expected = gradscaler.Scaler(), gradscaler.Report()
+    reports = [scaler.measure([good("float32", 999, i)], want=ALL) for i in range(5)]
+    merge = jax.jit(functools.partial(_xla.merge, "cpu", policy=scaler.policy, addends=addends))
+    _gradscaler.gsc_report_merge(None, b"".join(map(bytes, reports)), int(addends), scaler.policy, expected)
+    same_words(merge(jnp.stack([words(report) for report in reports])), expected)
+
+
 def test_scale_multiplies_a_gradient_and_multiply_a_factor():
     scaler, expected, array = gradscaler.Scaler(init_scale=1024.0), gradscaler.Factor(), good("float32", 1000)
     scale = jax.jit(functools.partial(TENSORS, "scale", dtypes=["float16"]))
@@ -195,6 +205,29 @@ def test_a_training_step_copies_no_gradient_and_calls_nothing_in_python():
 # ---- inside of what JAX has ----
 
 
+@pytest.mark.parametrize("loop", ["scan of remat", "while_loop"])
+def test_loops_carry_the_state(loop):
+    scaler = gradscaler.Scaler("recommended", growth_interval=2)
+    arrays = np.stack([good("float16", 40, i) for i in range(7)])
+    arrays[3, 5] = np.nan
+
+    @jax.checkpoint
+    def step(state, array):
+        return TENSORS("unscale", [array], None, policy=scaler.policy, state=state).state
+
+    @jax.jit
+    def run_steps(state, arrays):
+        if loop == "while_loop":
+            body = lambda carry: (carry[0] + 1, step(carry[1], arrays[carry[0]]))  # noqa: E731
+            return jax.lax.while_loop(lambda carry: carry[0] < len(arrays), body, (0, state))[1]
+        return jax.lax.scan(lambda state, array: (step(state, array), None), state, arrays)[0]
+
+    state = run_steps(words(scaler.state), copied(arrays))
+    for array in arrays:
+        scaler.update(scaler.unscale([array]))
+    same_words(state, scaler.state)
+
+
 # ---- what is wrong ----
 
 HALF_INT = [jnp.ones(3), jnp.ones(3, jnp.int32)]
@@ -207,6 +240,8 @@ HALF_INT = [jnp.ones(3), jnp.ones(3, jnp.int32)]
         (TypeError, "state is updated by a policy: pass it", {"state": jnp.zeros(_xla.STATE, jnp.uint32)}),
         (TypeError, "only unscale clips", {"operation": "measure", "max_norm": 1.0}),
         (TypeError, r"factor must be uint32\[8\] or uint32\[96\], not float32\[\]", {"factor": jnp.float32(1)}),
+        (ValueError, "max_norm=0.0: it must be finite and above 0", {"max_norm": 0}),
+        (ValueError, "clip_value=-1.0: it must be finite and above 0", {"clip_value": -1.0}),
         (ValueError, "clip_value=nan", {"clip_value": float("nan")}),
         (ValueError, "clip_value", {"operation": "measure", "clip_value": 1.0}),
         (ValueError, "2 dtypes for 1 leaves", {"dtypes": ["float32", "float32"]}),
@@ -284,14 +319,6 @@ def test_the_handler_serves_the_cpu_and_says_why_not_elsewhere(monkeypatch, tmp_
     assert "refuses gradscaler's handler" in _xla.why_not.__wrapped__("cpu")
 
 
-API = {
-    "version": "api_version",
-    "internal": "internal_api",
-    "error_message": "XLA_FFI_Error_GetMessage",
-    "others": None,
-}
-API |= {"schedule": "XLA_FFI_ThreadPool_Schedule", "threads": "XLA_FFI_ThreadPool_NumThreads"}
-API |= {name: f"XLA_FFI_{name.title()}" for name in ("error_create", "error_destroy", "handler_register", "stream_get")}
 STRUCTS = {  # ours, with the last member that is used: XLA's name, and its members if they have others
     "extension next": ("Extension_Base", {}),
     "version minor": ("Api_Version", {"major": "major_version", "minor": "minor_version"}),
@@ -309,7 +336,21 @@ STRUCTS = {  # ours, with the last member that is used: XLA's name, and its memb
     "stream_get stream": ("Stream_Get_Args", {"context": "ctx"}),
     "schedule data": ("ThreadPool_Schedule_Args", {"context": "ctx"}),
     "threads threads": ("ThreadPool_NumThreads_Args", {"context": "ctx", "threads": "num_threads"}),
-    "api threads": ("Api", API),
+    "api threads": (
+        "Api",
+        {
+            "version": "api_version",
+            "internal": "internal_api",
+            "error_create": "XLA_FFI_Error_Create",
+            "error_message": "XLA_FFI_Error_GetMessage",
+            "error_destroy": "XLA_FFI_Error_Destroy",
+            "handler_register": "XLA_FFI_Handler_Register",
+            "stream_get": "XLA_FFI_Stream_Get",
+            "schedule": "XLA_FFI_ThreadPool_Schedule",
+            "threads": "XLA_FFI_ThreadPool_NumThreads",
+            "others": None,
+        },
+    ),
     "frame attributes": ("CallFrame", {"context": "ctx", "operands": "args", "results": "rets", "attributes": "attrs"}),
 }
 CONSTANTS = {
@@ -355,15 +396,47 @@ def claims():
         yield f"static_assert(sizeof(xla_{ours}) <= sizeof(XLA_FFI_{theirs}));"
 
 
-def test_our_declarations_are_those_of_jaxlib(tmp_path):
-    wrong = "static_assert(offsetof(xla_frame, stage) == offsetof(XLA_FFI_CallFrame, ctx));"
-    claimed, program = [*claims(), wrong], tmp_path / "compare.cpp"
+def lock_of(version):
+    return ROOT / f"ci/locks/jax-{version}.txt"
+
+
+def header_of(version):
+    """The folder of the header in this jaxlib, which is downloaded the first time."""
+    folder = ROOT / "build" / "jaxlibs" / version
+    name = "jaxlib/include/xla/ffi/api/c_api.h"
+    if not (folder / name).exists():
+        locked = re.search(r"^jaxlib==.*\n(    .*\n)+", lock_of(version).read_text(), re.MULTILINE)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "lock.txt").write_text(locked[0])
+        options = ["--quiet", "--no-deps", "--only-binary=:all:", "--python-version=3.11", "--require-hashes"]
+        pip = [sys.executable, "-m", "pip", "download", *options, "-r", folder / "lock.txt", "-d", folder]
+        subprocess.run(pip, check=True)
+        for wheel in folder.glob("*.whl"):
+            zipfile.ZipFile(wheel).extract(name, folder)
+            wheel.unlink()
+    return folder / "jaxlib/include"
+
+
+def compare(include, tmp_path, source):
+    program = tmp_path / "compare.cpp"
+    program.write_text(f'#include <xla/ffi/api/c_api.h>\n#include "{OURS}"\n' + "\n".join(source) + "\n")
+    includes = [f"-I{include}", f"-I{ROOT / 'include'}"]
+    return subprocess.run(
+        ["g++", "-std=c++17", "-fsyntax-only", "-w", *includes, str(program)], capture_output=True, text=True
+    )
+
+
+@pytest.mark.parametrize("version", ["0.4.38", "installed"])  # with --long 0.6.2 also runs this
+def test_our_declarations_are_those_of_jaxlib(version, tmp_path):
+    include = _xla._ffi().include_dir() if version == "installed" else header_of(version)
+    claimed = list(claims())
     assert len(claimed) > 150
-    program.write_text(f'#include <xla/ffi/api/c_api.h>\n#include "{OURS}"\n' + "\n".join(claimed) + "\n")
-    includes = [f"-I{_xla._ffi().include_dir()}", f"-I{ROOT / 'include'}"]
-    command = ["g++", "-std=c++17", "-fsyntax-only", "-w", *includes, str(program)]
-    errors = subprocess.run(command, capture_output=True, text=True).stderr
-    assert errors.count("error: ") == errors.count("static assertion failed") == 1 and "xla_frame, stage" in errors
+    found = compare(include, tmp_path, claimed)
+    assert found.returncode == 0, found.stderr
+    wrong = compare(
+        include, tmp_path, ["static_assert(offsetof(xla_frame, stage) == offsetof(XLA_FFI_CallFrame, ctx));"]
+    )
+    assert "static assertion failed" in wrong.stderr
 
 
 @pytest.mark.parametrize("version", ["0.4.38", "0.6.2"])
@@ -375,7 +448,7 @@ def test_older_versions_of_jax_pass_these_tests(version, request):
     if not python.exists():
         subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
     pip = [str(python), "-m", "pip", "install", "--quiet", "--require-hashes"]
-    subprocess.run([*pip, "-r", ROOT / f"ci/locks/jax-{version}.txt"], check=True)
+    subprocess.run([*pip, "-r", lock_of(version)], check=True)
     here = next(folder.glob("lib/python*/site-packages")) / "gradscaler"
     if not here.exists():
         here.symlink_to(pathlib.Path(gradscaler.__file__).parent)

@@ -119,8 +119,26 @@ def test_ranks_of_ddp_agree_and_train_as_with_torchs_class(monkeypatch, capsys):
     assert ours[0][2] == 2.0**15  # one overflow, on rank 1
 
 
-def test_the_stages_of_a_pipeline_clip_by_one_norm_and_skip_the_overflow_of_one(monkeypatch, capsys):
-    (_, norms, scale), (_, their_norms, their_scale) = run_of_processes("sharded", monkeypatch, capsys)
+def test_the_stages_of_a_pipeline_train_as_one_model(monkeypatch, capsys):
+    """With the overflow of one stage, and clipping by the norm of both."""
+    sharded = recipe("sharded", monkeypatch)
+    results = run_of_processes("sharded", monkeypatch, capsys)
+    (first, norms, scale), (second, their_norms, their_scale) = results
     assert norms == their_norms
     assert scale == their_scale == 2.0**15
-    assert [i for i, norm in enumerate(norms) if math.isinf(norm)] == [recipe("sharded", monkeypatch).BAD_STEP]
+    assert [i for i, norm in enumerate(norms) if math.isinf(norm)] == [sharded.BAD_STEP]
+
+    model = torch.nn.Sequential(*sharded.stages())
+    optimizer, scaler = torch.optim.AdamW(model.parameters(), lr=0.01), GradScaler("cpu")
+    inputs, targets = sharded.data("cpu")
+    whole = []
+    for step in range(sharded.STEPS):
+        optimizer.zero_grad()
+        scaler.scale(torch.nn.functional.mse_loss(model(inputs), targets)).backward()
+        if step == sharded.BAD_STEP:
+            model[0][0].weight.grad[0, 0] = torch.inf
+        whole.append(scaler.unscale_(optimizer, max_norm=0.5).item())
+        scaler.step(optimizer)
+        scaler.update()
+    assert norms == pytest.approx(whole, rel=1e-6)
+    torch.testing.assert_close([*first, *second], [p.detach() for p in model.parameters()], rtol=1e-5, atol=1e-7)

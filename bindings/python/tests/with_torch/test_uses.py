@@ -84,6 +84,20 @@ def lbfgs(kind):
 
 
 @use
+def gradients_made_bad_between_unscale_and_step(kind):
+    """The check is that of unscale_: what happens to the gradients later is not looked at again."""
+    parameter, scaler = nn.Parameter(torch.ones(2)), kind("cpu", 4.0)
+    optimizer = torch.optim.SGD([parameter], lr=1.0)
+    scaler.scale(parameter.sum()).backward()
+    scaler.unscale_(optimizer)
+    parameter.grad.fill_(torch.inf)
+    scaler.step(optimizer)
+    scaler.update()
+    assert parameter.tolist() == [-torch.inf, -torch.inf]
+    return [parameter.detach(), scaler.get_scale()]
+
+
+@use
 def functional_gradients(kind):
     """torch.func: scale() works on what grad and vmap pass around."""
     scaler, x = kind("cpu", 8.0), torch.linspace(-1, 1, 4)
