@@ -46,10 +46,11 @@ typedef struct gsc_step {
 static inline void gsc_copy(void *to, const void *from, size_t size)
 {
 #ifdef __CUDA_ARCH__
+    typedef uint64_t __attribute__((may_alias)) word;
     GSC_ROLLED for (size_t i = 0; i < size / 8; i++)
     {
-        ((uint64_t *)to)[i] = ((const uint64_t *)from)[i];
-        __asm__ volatile("" ::: "memory"); /* not made a memcpy; and words may alias fields */
+        ((word *)to)[i] = ((const word *)from)[i];
+        __asm__ volatile("" ::: "memory"); /* not made a memcpy */
     }
 #else
     if (to == from)

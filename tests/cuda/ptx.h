@@ -84,6 +84,7 @@ static inline u16 f16_result(float x)
     return x != x ? 0x7fff : f16_from_float(x);
 }
 
+#define f32_sqrt sqrtf
 #define f64_sqrt sqrt
 #define f32_fma  fmaf
 #define f64_fma  fma
@@ -100,6 +101,19 @@ static inline u64 insert(u64 x, u64 into, u32 at, u32 bits)
     return at < 64 ? (into & ~(mask << at)) | (x & mask) << at : into;
 }
 
+/* Each four bits of `select` choose a byte of the eight, or what its sign fills one with. */
+static inline u32 permuted(u32 a, u32 b, u32 select)
+{
+    const u64 bytes = (u64)b << 32 | a;
+    u32 result = 0;
+    for (u32 i = 0; i < 4; i++) {
+        const u32 which = select >> 4 * i & 15;
+        const u32 byte = (u32)(bytes >> 8 * (which & 7)) & 255;
+        result |= (which & 8 ? (byte & 128 ? 255 : 0) : byte) << 8 * i;
+    }
+    return result;
+}
+
 /* Of a double to s32. */
 static inline s32 truncated(double x)
 {
@@ -113,6 +127,11 @@ static inline s32 truncated(double x)
 static inline double f64_min(double a, double b)
 {
     return b != b || a < b || (a == b && signbit(a)) ? a : b;
+}
+
+static inline float f32_min(float a, float b)
+{
+    return (float)f64_min(a, b);
 }
 
 /* ---- memory ---- */
