@@ -194,11 +194,11 @@ dropins() { # RoundPipe's and Cerebras' scalers: their recordings, random calls 
   OMP_NUM_THREADS=1 pytests bindings/python/tests/dropins -n 2 ${long:+--long}
 }
 
-checkpoints() { # theirs to ours to theirs, with the installed scalers of torch, flax and keras
+checkpoints() { # theirs to ours to theirs, with the installed scalers of torch, flax, jmp and keras
   OMP_NUM_THREADS=1 pytests bindings/python/tests/checkpoints ${long:+--long}
 }
 
-jax() { # gradscaler.jax: the handler, beside jmp, flax and eFormer, in training, on two devices; with --long in older versions of JAX
+jax() { # gradscaler.jax: the handler in three versions of JAX's compiler, beside jmp, flax and eFormer, in training, on two devices
   JAX_PLATFORMS=cpu pytests bindings/python/tests/with_jax -n 2 ${long:+--long}
 }
 

@@ -344,9 +344,9 @@ static inline gsc_status gsc_merged(const gsc_report *reports, uint64_t n, uint3
         gsc_report_add(&r, report);
         gsc_sum_add(&sum, report->sum_squares);
         r.measured &= report->measured;
-        r.digest |= report->digest; /* they are equal */
+        r.digest |= report->digest; /* those that are not 0 are equal, or this fails */
         differ |= report->digest ^ reports->digest;
-        if (report->generation - 1 < r.generation - 1) /* 0: unknown */
+        if (report->generation - 1 < r.generation - 1) /* 0, unknown, becomes the largest */
             r.generation = report->generation;
     }
     if (differ != 0 && gsc_first_mismatch(reports, n) < n)
@@ -579,15 +579,19 @@ static inline uint64_t gsc_digest(const gsc_policy *p, const gsc_state *s)
             gsc_number_word(p->overflow_tolerance), gsc_number_word(p->target_amax),
             gsc_number_word(p->log2_decay), gsc_number_word(p->log2_slow_decay),
             gsc_number_word(p->log2_margin_sigmas), gsc_number_word(p->overflow_sample_log2),
+            /* choices and counts */
             p->arithmetic, p->growth_interval, p->growth_rule, p->growth_extra_steps,
             p->ceiling_rule, p->floor_rule, p->overflow_test, p->overflow_reset, gsc_hysteresis(p),
-            p->apply_delay, p->max_failed_backoffs, p->quirks,
-            /* only of a guard */
-            gsc_number_word(p->guard_norm), gsc_number_word(p->guard_ratio),
-            gsc_number_word(p->guard_sigmas), gsc_number_word(p->guard_decay),
-            gsc_number_word(p->guard_init_mean), p->guard_warmup, p->guard_max_in_a_row,
-            (uint64_t)p->guard_sample << 32 | p->guard_flags};
-        digest = gsc_digest_mixed(digest, words, sizeof words / sizeof *words - (guards ? 0 : 8));
+            p->apply_delay, p->max_failed_backoffs, p->quirks};
+        const uint64_t guard[] = {gsc_number_word(p->guard_norm), gsc_number_word(p->guard_ratio),
+                                  gsc_number_word(p->guard_sigmas), gsc_number_word(p->guard_decay),
+                                  gsc_number_word(p->guard_init_mean),
+                                  /* counts and choices */
+                                  p->guard_warmup, p->guard_max_in_a_row,
+                                  (uint64_t)p->guard_sample << 32 | p->guard_flags};
+        digest = gsc_digest_mixed(digest, words, sizeof words / sizeof *words);
+        if (guards)
+            digest = gsc_digest_mixed(digest, guard, sizeof guard / sizeof *guard);
     }
     if (s) {
         const uint64_t words[] = {
@@ -595,13 +599,16 @@ static inline uint64_t gsc_digest(const gsc_policy *p, const gsc_state *s)
             gsc_number_word(s->factor.inverse), gsc_number_word(s->next.inverse),
             gsc_number_word(s->log2_mean), gsc_number_word(s->log2_slow_mean),
             gsc_number_word(s->log2_mean_square), gsc_number_word(s->log2_zero_weight),
-            gsc_number_word(s->log2_slow_zero_weight), (uint64_t)s->good_steps,
-            (uint64_t)s->steps_since_change, (uint64_t)s->overflows_since_reset,
-            (uint64_t)s->failed_backoffs,
-            /* only of a guard */
-            gsc_number_word(s->guard_mean), gsc_number_word(s->guard_variance),
-            (uint64_t)s->guard_count, (uint64_t)s->guard_in_a_row};
-        digest = gsc_digest_mixed(digest, words, sizeof words / sizeof *words - (guards ? 0 : 4));
+            gsc_number_word(s->log2_slow_zero_weight),
+            /* counts */
+            (uint64_t)s->good_steps, (uint64_t)s->steps_since_change,
+            (uint64_t)s->overflows_since_reset, (uint64_t)s->failed_backoffs};
+        const uint64_t guard[] = {gsc_number_word(s->guard_mean),
+                                  gsc_number_word(s->guard_variance), (uint64_t)s->guard_count,
+                                  (uint64_t)s->guard_in_a_row};
+        digest = gsc_digest_mixed(digest, words, sizeof words / sizeof *words);
+        if (guards)
+            digest = gsc_digest_mixed(digest, guard, sizeof guard / sizeof *guard);
     }
     return digest == 0 ? 1 : digest;
 }
@@ -653,13 +660,15 @@ static inline void gsc_step_failed(const gsc_step *p, gsc_status status)
     case GSC_STEP_MULTIPLY:
     case GSC_STEP_GUARD:
     case GSC_STEP_CLIP: /* a factor has no status: write one that all calls refuse */
+        /* The cast tells a device that it can clear whole words. */
         memset((gsc_factor *)p->out, 0, sizeof(gsc_factor));
         break;
     case GSC_STEP_MERGE: {
         gsc_report *report = (gsc_report *)p->out;
-        const uint64_t first = gsc_first_mismatch(p->reports, p->n);
         const uint32_t rank_plus_1 =
-            status == GSC_ERROR_MISMATCH ? p->reports[first].status_rank_plus_1 : 0;
+            status == GSC_ERROR_MISMATCH
+                ? p->reports[gsc_first_mismatch(p->reports, p->n)].status_rank_plus_1
+                : 0;
         gsc_clear(report, sizeof *report);
         gsc_report_failed(report, status);
         report->status_rank_plus_1 = rank_plus_1;
