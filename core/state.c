@@ -118,6 +118,7 @@ gsc_status gsc_report_check(const gsc_report *r, int argument, int64_t index, co
         return gsc_fail_number(err, GSC_ERROR_REPORT, argument, index, SUBJECT(#field),            \
                                (double)r->field, 0, high, words);
     GSC_FOR_REPORT_VALUES(CHECK)
+    GSC_FOR_REPORT_COUNTS(CHECK)
 #undef CHECK
     if (gsc_is_unfilled(r))
         return gsc_fail(err, GSC_ERROR_REPORT, argument, index, SUBJECT("kind"),
