@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""Writes the signature table of the foreign client, which is all that it knows of the library."""
+"""Writes the signature table of the foreign client, which is all that it knows of the library: generate.py FILE"""
 
-from manifest import SIZES, is_pointer, note, run
+import sys
+from pathlib import Path
+
+from manifest import SIZES, is_pointer, load, note
 
 NOTE = note(__file__)
 HEAD = """\
@@ -48,4 +51,4 @@ def signatures(manifest):
 
 
 if __name__ == "__main__":
-    run({"tests/abi/signatures.inc": signatures})
+    Path(sys.argv[1]).write_text(signatures(load()))

@@ -9,6 +9,7 @@ import shutil
 import sys
 from pathlib import Path
 
+from generate import signatures
 from manifest import PATH, ROOT, ManifestError, load, version_of
 
 CLIENT = Path("tests/abi/client.c")
@@ -147,9 +148,10 @@ def main():
     if (folder / PATH.name).exists():
         sys.exit(f"{folder.relative_to(ROOT)} is there already: what was released stays as it is")
     folder.mkdir(parents=True, exist_ok=True)
-    for path in (PATH, *HEADERS, *(CLIENT.with_name(name) for name in ("client.c", "saved.inc", "signatures.inc"))):
+    for path in (PATH, *HEADERS, CLIENT, CLIENT.with_name("saved.inc")):
         shutil.copyfile(ROOT / path, folder / path.name)
-        print(f"wrote {(folder / path.name).relative_to(ROOT)}")
+    (folder / "signatures.inc").write_text(signatures(manifest))
+    print(f"wrote {folder.relative_to(ROOT)}")
 
 
 if __name__ == "__main__":

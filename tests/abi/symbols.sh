@@ -4,11 +4,11 @@
 # each with the version it came in; the name that programs remember; and that it is never unloaded,
 # since a thread pool or a foreign runtime may still be inside it.
 #
-#     symbols.sh LIBRARY
+#     symbols.sh LIBRARY TABLE
 set -u
 export LC_ALL=C
 library=$1
-table=$(dirname "$0")/signatures.inc
+table=$2
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 failed=0
