@@ -287,7 +287,7 @@ def of_numpy(grads, norm=False, scales=BACK, clip=None):
 
 
 def in_jax(grads, step, inputs):
-    """A compiled step(input, arrays), to which copies of the arrays are donated, as these have to be of JAX's own memory;
+    """A compiled step(input, arrays), to which copies of the arrays are donated, as these have to be of JAX's memory;
     what it returns beside them a training loop waits for."""
     if jax is None:
         raise NotRunError("JAX is not installed")
