@@ -4,9 +4,9 @@
 
 import gpu_model
 
-# Loops of the kernels of 0.3.0 on sm_90: bytes, cycles of the busiest pipe, cycles, instructions and exposed latencies of
-# a round; the model's shares of an H200's copy bandwidth at 900 ns and at 650 ns; those read from the machine code by
-# hand. No number of the model changes but by what a device measured, and then with the shares that were measured.
+# Loops of the kernels of 0.3.0 on sm_90: bytes, cycles of the busiest pipe, cycles, instructions and exposed latencies
+# of a round; the model's shares of an H200's copy bandwidth at 900 ns and at 650 ns; those that were read from the
+# machine code by hand. No number of the model changes but by what a device measured, and then with those shares.
 LOOPS = [
     ((128, 233, 549, 233, 2), (0.923, 0.933), (0.88, 0.95)),  # f32, store
     ((128, 281, 801, 281, 2), (0.920, 0.930), (0.85, 0.92)),  # f32, store + norm
