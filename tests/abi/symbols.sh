@@ -32,7 +32,7 @@ missing() {
 # The version nodes themselves are absolute symbols (A).
 nm -D --defined-only "$library" | awk '$2 != "A" { print $3 }' | sort > "$scratch/symbols"
 sed 's/@.*//' "$scratch/symbols" > "$scratch/exported"
-sed -n 's/^FUNCTION(\([^,]*\),.*/\1/p' "$table" | sort > "$scratch/described"
+sed -n '/^const function/,$s/^{"\(gsc_[^"]*\)".*/\1/p' "$table" | sort > "$scratch/described"
 dynamic=$(readelf -dW "$library")
 
 say "only gsc_ symbols" "$(grep -v '^gsc_' "$scratch/symbols")"
