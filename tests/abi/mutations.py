@@ -104,6 +104,9 @@ def function(name, type_, more=""):
     return ('[[item]]\nsection = "Policy: the rules"\n', (FUNCTION % (name, type_, more)).lstrip("\n"))
 
 
+ANOTHER = ('{ name = "UNDERFLOW"', '{ name = "MORE", value = 8, doc = "x" },\n  { name = "UNDERFLOW"')
+GROWN = [('doc = "0" },\n', 'doc = "0" },\n' + described("x", "double"), "gsc_tensor")]
+SWAPPED = [('"max_scale"', '"y"'), ('"min_scale"', '"max_scale"'), ('"y"', '"min_scale"')]
 # What is said must have all of the words.
 MISTAKES = [
     ("a misspelt key of an item", [("blocks =", "block =", "gsc_measure")], ["gsc_measure", '"block"']),
@@ -141,34 +144,15 @@ MISTAKES = [
     # From here on what a release promised.
     ("a constant moved", [("value = 256", "value = 4096", "event")], ["GSC_EVENT_STALE", "4096", "released as 256"]),
     ("a constant gone", [('  { name = "UNDERFLOW"', '  # { name = "UNDERFLOW"')], ["GSC_WANT_UNDERFLOW", "missing"]),
-    (
-        "a constant more, of the same version",
-        [('{ name = "UNDERFLOW"', '{ name = "MORE", value = 8, doc = "x" },\n  { name = "UNDERFLOW"')],
-        ["GSC_WANT_MORE", f"since is {FIRST}"],
-    ),
+    ("a constant more, of the same version", [ANOTHER], ["GSC_WANT_MORE", f"since is {FIRST}"]),
     ("a group of another prefix", [('"GSC_MERGE_"', '"GSC_MERGED_"')], ["merge", "GSC_MERGED_", "GSC_MERGE_"]),
     ("an argument of another type", [('"by", type = "double"', '"by", type = "float"')], ["gsc_factor_multiply.by"]),
     ("an argument gone", [('  { name = "by"', '  # { name = "by"')], ["gsc_factor_multiply", "arguments", "by"]),
-    (
-        "a pointer that is written now",
-        [('pass = "in"', 'pass = "inout"', "gsc_measure")],
-        ["gsc_measure.exec", "inout"],
-    ),
+    ("a pointer that is written", [('pass = "in"', 'pass = "inout"', "gsc_measure")], ["gsc_measure.exec", "inout"]),
     ("NULL that is refused now", [(', null = "1"', "", "gsc_measure")], ["gsc_measure.factor", "NULL"]),
     ("another result", [('returns = "uint32_t"', 'returns = "uint64_t"')], ["gsc_version", "returns", "uint64_t"]),
-    (
-        "a fixed struct grown",
-        [
-            ("size = 40", "size = 48", "gsc_tensor"),
-            ('doc = "0" },\n', 'doc = "0" },\n  { name = "x", type = "double", doc = "x" },\n', "gsc_tensor"),
-        ],
-        ["gsc_tensor", "48 bytes", "40"],
-    ),
-    (
-        "fields swapped",
-        [('"max_scale"', '"y"'), ('"min_scale"', '"max_scale"'), ('"y"', '"min_scale"')],
-        ["gsc_policy.max_scale", "byte"],
-    ),
+    ("a fixed struct grown", [("size = 40", "size = 48", "gsc_tensor"), *GROWN], ["gsc_tensor", "48 bytes", "40"]),
+    ("fields swapped", SWAPPED, ["gsc_policy.max_scale", "byte"]),
     ("a field renamed", [('"growth_extra_steps"', '"lag"')], ["gsc_policy.growth_extra_steps", "missing"]),
     ("a field of another type", [('"max_scale", type = "double"', '"max_scale", type = "int64_t"')], ["max_scale"]),
     ("a field in the middle", [field("x", "double", f", {SINCE}"), NEXT], ["gsc_policy"]),
