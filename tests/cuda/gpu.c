@@ -195,7 +195,7 @@ static void compare_operation(const gsc_exec *on, lists *l, enum operation opera
 {
     const uint64_t bytes = sizeof(results) + l->n * sizeof(gsc_report);
     results *host = allocated(bytes), *got = allocated(bytes), *device = device_memory(bytes);
-    gsc_tensor_options options = GSC_TENSOR_OPTIONS_INIT, on_device;
+    gsc_tensor_options options = GSC_TENSOR_OPTIONS_INIT;
     gsc_policy policy = GSC_POLICY_INIT;
     char what[128];
     given = given == ANYTHING ? (int)(random_bits() % 32) : given;
@@ -205,24 +205,19 @@ static void compare_operation(const gsc_exec *on, lists *l, enum operation opera
     policy.overflow_test = GSC_TEST_NORM;
     options.want = want;
     options.policy = given & POLICY ? &policy : NULL;
-    on_device = options;
-    if (given & EACH) {
-        options.per_tensor = host->each;
-        on_device.per_tensor = device->each;
-    }
-    if (given & HISTOGRAM) {
-        options.histogram = host->histogram;
-        on_device.histogram = device->histogram;
-    }
     /* As of a state: gsc_factor_init refuses what a float cannot hold. */
     host->factor = (gsc_factor){scale, 1 / scale, (float)scale, (float)(1 / scale), 7};
     lists_restart(l);
     upload(device, host, bytes);
-    GSC(run_operation(operation, NULL, given & FACTOR ? &host->factor : NULL, l->host[0],
-                      l->host[1], l->n, &options, given & REPORT ? &host->report : NULL, &err));
-    GSC(run_operation(operation, on, given & FACTOR ? &device->factor : NULL, l->device[0],
-                      l->device[1], l->n, &on_device, given & REPORT ? &device->report : NULL,
-                      &err));
+    for (int there = 0; there < 2; there++) {
+        results *at = there ? device : host;
+        gsc_tensor *const *list = there ? l->device : l->host;
+        options.per_tensor = given & EACH ? at->each : NULL;
+        options.histogram = given & HISTOGRAM ? at->histogram : NULL;
+        GSC(run_operation(operation, there ? on : NULL, given & FACTOR ? &at->factor : NULL,
+                          list[0], list[1], l->n, &options, given & REPORT ? &at->report : NULL,
+                          &err));
+    }
     GSC(gsc_exec_wait(on, &err));
     same_report(what, &host->report, &device->report);
     download(got, device, bytes);
