@@ -22,7 +22,7 @@ defmodule Parity do
 
     state = State.decode(state)
     :ok = File.close(file)
-    "#{state.total_overflows} #{HexFloat.decimal(state.factor.scale)}"
+    "#{state.total_overflows} #{state.factor.scale}"
   end
 
   defp shapes(rest, 0, shapes), do: {Enum.reverse(shapes), rest}
