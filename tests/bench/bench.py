@@ -741,19 +741,12 @@ def print_section(title, rows):
 
 
 def main():
-    parser = argparse.ArgumentParser(
-        prog="ci/bench", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = argparse.ArgumentParser("ci/bench", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="fewer rows and rounds, under a minute")
     parser.add_argument("--only", default="", metavar="WORD", help="rows with this in title, list, dtype, operation")
     parser.add_argument("--json", type=Path, default="build/bench.json", metavar="FILE", help="default: %(default)s")
-    parser.add_argument(
-        "--page",
-        type=Path,
-        metavar="FILE",
-        help="only write this processor's table in docs/measured.md, from JSON files of it; those of older kernels go",
-        nargs="+",
-    )
+    of_page = "only write this processor's table in docs/measured.md, from JSON files of it; those of older kernels go"
+    parser.add_argument("--page", type=Path, metavar="FILE", nargs="+", help=of_page)
     options = parser.parse_args()
     if options.page:
         parts = [json.loads(path.read_text()) for path in options.page]
