@@ -6,6 +6,7 @@
 #include <gradscaler.h>
 
 #include "../replay/pairs.h"
+#include "sha256.h"
 
 static void check(gsc_status status, const gsc_error *err)
 {
@@ -14,18 +15,6 @@ static void check(gsc_status status, const gsc_error *err)
     fprintf(stderr, "%s\n", err->message);
     exit(1);
 }
-
-static FILE *results;
-
-static void add(const void *bytes, uint64_t size)
-{
-    if (fwrite(bytes, 1, size, results) == size)
-        return;
-    perror("the results");
-    exit(1);
-}
-
-#define ADD(field) add(&(field), sizeof(field))
 
 static void read_exactly(void *to, uint64_t size, FILE *file)
 {
@@ -43,7 +32,9 @@ static void *allocate(uint64_t size)
     return memory;
 }
 
-static void add_report(const gsc_report *report)
+#define ADD(field) sha256_add(digest, &(field), sizeof(field))
+
+static void add_report(sha256 *digest, const gsc_report *report)
 {
     ADD(report->found_inf);
     ADD(report->overflow);
@@ -62,7 +53,7 @@ static void add_report(const gsc_report *report)
     ADD(report->clamped);
 }
 
-static void add_factor(const gsc_factor *factor)
+static void add_factor(sha256 *digest, const gsc_factor *factor)
 {
     ADD(factor->scale);
     ADD(factor->inverse);
@@ -71,10 +62,10 @@ static void add_factor(const gsc_factor *factor)
     ADD(factor->generation);
 }
 
-static void add_state(const gsc_state *state)
+static void add_state(sha256 *digest, const gsc_state *state)
 {
-    add_factor(&state->factor);
-    add_factor(&state->next);
+    add_factor(digest, &state->factor);
+    add_factor(digest, &state->next);
     ADD(state->log2_mean);
     ADD(state->log2_slow_mean);
     ADD(state->log2_mean_square);
@@ -92,7 +83,8 @@ static void add_state(const gsc_state *state)
     ADD(state->skip_f32);
 }
 
-static void add_metrics(const gsc_policy *policy, const gsc_state *state, const gsc_report *report)
+static void add_metrics(sha256 *digest, const gsc_policy *policy, const gsc_state *state,
+                        const gsc_report *report)
 {
     gsc_entry metrics[32];
     uint64_t count = 0;
@@ -100,14 +92,14 @@ static void add_metrics(const gsc_policy *policy, const gsc_state *state, const 
     check(gsc_state_metrics(policy, state, report, metrics, 32, &count, &err), &err);
     for (uint64_t i = 0; i < count; i++)
         if (metrics[i].kind != GSC_ENTRY_NULL) {
-            add(metrics[i].key, strlen(metrics[i].key));
+            sha256_add(digest, metrics[i].key, strlen(metrics[i].key));
             ADD(metrics[i].value);
         }
 }
 
 /* One step; `back` receives the first tensor, scaled again. */
 static void step(const gsc_policy *policy, gsc_state *state, const gsc_tensor *in,
-                 const gsc_tensor *out, const gsc_tensor *back, uint32_t n)
+                 const gsc_tensor *out, const gsc_tensor *back, uint32_t n, sha256 *digest)
 {
     int64_t histogram[GSC_HISTOGRAM_LENGTH];
     gsc_tensor_options options = GSC_TENSOR_OPTIONS_INIT;
@@ -119,12 +111,12 @@ static void step(const gsc_policy *policy, gsc_state *state, const gsc_tensor *i
     check(gsc_scale(NULL, &state->factor, out, back, 1, NULL, NULL, &err), &err);
     check(gsc_state_update(NULL, policy, state, &report, state, &err), &err);
     for (uint32_t i = 0; i < n; i++)
-        add(out[i].data, out[i].count * 4);
-    add(back->data, back->count * gsc_dtype_size(back->dtype));
-    add_report(&report);
+        sha256_add(digest, out[i].data, out[i].count * 4);
+    sha256_add(digest, back->data, back->count * gsc_dtype_size(back->dtype));
+    add_report(digest, &report);
     ADD(histogram);
-    add_state(state);
-    add_metrics(policy, state, &report);
+    add_state(digest, state);
+    add_metrics(digest, policy, state, &report);
 }
 
 static void save_and_reload(gsc_policy *policy, gsc_state *state)
@@ -140,16 +132,15 @@ static void save_and_reload(gsc_policy *policy, gsc_state *state)
 
 int main(int count, char **arguments)
 {
-    char line[512], preset[64], settings[400];
+    char line[512], preset[64], settings[400], text[65];
     uint32_t sizes[2];
     gsc_policy policy = GSC_POLICY_INIT;
     gsc_state state;
     gsc_error err;
-    FILE *file = count == 3 ? fopen(arguments[1], "rb") : NULL;
-    results = file ? fopen(arguments[2], "wb") : NULL;
-    if (!results || !fgets(line, sizeof line, file) ||
+    FILE *file = count == 2 ? fopen(arguments[1], "rb") : NULL;
+    if (!file || !fgets(line, sizeof line, file) ||
         sscanf(line, "%63s %399s", preset, settings) != 2) {
-        fprintf(stderr, "usage: parity FILE RESULTS, as tests/parity/README.md describes it\n");
+        fprintf(stderr, "usage: parity FILE, as tests/parity/README.md describes it\n");
         return 1;
     }
     check(read_policy(preset, settings, &policy, &err), &err);
@@ -164,19 +155,22 @@ int main(int count, char **arguments)
         out[i] =
             (gsc_tensor){.data = allocate(in[i].count * 4), .count = in[i].count, .dtype = GSC_F32};
     }
+    sha256 digest;
+    sha256_start(&digest);
     for (uint32_t i = 0; i < sizes[0]; i++) {
         for (uint32_t j = 0; j < sizes[1]; j++)
             read_exactly(in[j].data, in[j].count * gsc_dtype_size(in[j].dtype), file);
-        step(&policy, &state, in, out, &in[0], sizes[1]);
+        step(&policy, &state, in, out, &in[0], sizes[1], &digest);
         if (i + 1 == sizes[0] / 2)
             save_and_reload(&policy, &state);
     }
-    printf("%lld %.17g\n", (long long)state.total_overflows, state.factor.scale);
+    sha256_finish(&digest, text);
+    printf("%s %lld %.17g\n", text, (long long)state.total_overflows, state.factor.scale);
     for (uint32_t i = 0; i < sizes[1]; i++) {
         free(in[i].data);
         free(out[i].data);
     }
     free(in);
     free(out);
-    return fclose(results) | fclose(file);
+    return fclose(file);
 }

@@ -5,24 +5,19 @@ parity.py FILE [--json FILE] NAME=COMMAND [NAME=COMMAND ...]; README.md says wha
 """
 
 import argparse
-import hashlib
 import json
 import shlex
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 
 def run(name, command, file):
-    with tempfile.NamedTemporaryFile() as results:
-        words = [*shlex.split(command), file, results.name]
-        result = subprocess.run(words, text=True, stdout=subprocess.PIPE, check=False)
-        digest = hashlib.sha256(results.read()).hexdigest()
+    result = subprocess.run([*shlex.split(command), file], text=True, stdout=subprocess.PIPE, check=False)
     words = result.stdout.split()
-    if result.returncode != 0 or len(words) != 2:
+    if result.returncode != 0 or len(words) != 3:
         return {"language": name, "digest": "failed", "skipped": None, "final_scale": None}
-    return {"language": name, "digest": digest, "skipped": int(words[0]), "final_scale": float(words[1])}
+    return {"language": name, "digest": words[0], "skipped": int(words[1]), "final_scale": float(words[2])}
 
 
 def main():

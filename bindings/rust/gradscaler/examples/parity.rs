@@ -1,18 +1,21 @@
 // SPDX-License-Identifier: MIT
-//! The Rust client of tests/parity; the README there says what every client reads and writes.
+//! The Rust client of tests/parity; the README there says what every client reads and prints.
 
 mod clients;
 
 use std::error::Error;
-use std::fs::{self, File};
-use std::io::Write;
+use std::fs;
+use std::io::{self, Write};
 use std::mem::size_of_val;
+use std::process::{Child, Command, Stdio};
 use std::slice;
 
 use clients::parse_policy;
-use gradscaler::{Bf16, Dtype, Element, Histogram, Options, Scaler, Tensor, TensorMut, Want, F16};
+use gradscaler::{
+    Bf16, Dtype, Element, Histogram, Options, Result, Scaler, Tensor, TensorMut, Want, F16,
+};
 
-// The fields that are compared are those in front of the reserved words.
+// The fields that are hashed are those in front of the reserved words.
 const REPORT_BYTES: usize = 104;
 const STATE_BYTES: usize = 172;
 
@@ -64,7 +67,7 @@ impl Elements {
     }
 }
 
-/// The memory of numbers, for files that are little-endian as every target is.
+/// The memory of numbers, for a file and a digest that are little-endian as every target is.
 fn bytes_of<T: Copy>(numbers: &[T]) -> &[u8] {
     // SAFETY: elements, and structs of the interface, are numbers without padding.
     unsafe { slice::from_raw_parts(numbers.as_ptr().cast(), size_of_val(numbers)) }
@@ -110,8 +113,8 @@ fn step(
     scaler: &mut Scaler,
     tensors: &[Elements],
     back: &mut Elements,
-    file: &mut File,
-) -> std::result::Result<(), Box<dyn Error>> {
+    digest: &mut Sha256,
+) -> Result<()> {
     let inputs: Vec<Tensor> = tensors.iter().map(Elements::view).collect();
     let mut results: Vec<Vec<f32>> = tensors
         .iter()
@@ -128,25 +131,23 @@ fn step(
     scaler.scale_into(&first, &mut [back.view_mut()], Want::NONE)?;
     scaler.update(&report)?;
     for result in &results {
-        file.write_all(bytes_of(result))?;
+        digest.add(bytes_of(result));
     }
-    file.write_all(back.bytes_mut())?;
-    file.write_all(&report.to_bytes()[..REPORT_BYTES])?;
+    digest.add(back.bytes_mut());
+    digest.add(&report.to_bytes()[..REPORT_BYTES]);
     for count in histogram.bins().iter().chain([&histogram.elements()]) {
-        file.write_all(&count.to_le_bytes())?;
+        digest.add(&count.to_le_bytes());
     }
-    file.write_all(&scaler.state().to_bytes()[..STATE_BYTES])?;
+    digest.add(&scaler.state().to_bytes()[..STATE_BYTES]);
     for (name, value) in scaler.metrics(Some(&report))? {
-        file.write_all(name.as_bytes())?;
-        file.write_all(&value.number().unwrap_or(f64::NAN).to_le_bytes())?;
+        digest.add(name.as_bytes());
+        digest.add(&value.number().unwrap_or(f64::NAN).to_le_bytes());
     }
     Ok(())
 }
 
 fn main() -> std::result::Result<(), Box<dyn Error>> {
-    let paths: Vec<_> = std::env::args().skip(1).collect();
-    let [path, results] = <[_; 2]>::try_from(paths).map_err(|_| "usage: parity FILE RESULTS")?;
-    let file = fs::read(path)?;
+    let file = fs::read(std::env::args().nth(1).ok_or("usage: parity FILE")?)?;
     let mut reader = Reader(&file);
     let (preset, settings) = reader
         .line()?
@@ -163,18 +164,39 @@ fn main() -> std::result::Result<(), Box<dyn Error>> {
     let first = tensors.first().ok_or("the file has no tensor")?.view();
     let mut back = Elements::zeros(first.dtype(), first.len())?;
 
-    let mut results = File::create(results)?;
+    let mut digest = Sha256::new()?;
     for number in 0..steps {
         for tensor in &mut tensors {
             let bytes = tensor.bytes_mut();
             bytes.copy_from_slice(reader.take(bytes.len())?);
         }
-        step(&mut scaler, &tensors, &mut back, &mut results)?;
+        step(&mut scaler, &tensors, &mut back, &mut digest)?;
         if number + 1 == steps / 2 {
             scaler = Scaler::load(&scaler.save()?)?;
         }
     }
     let (skipped, scale) = (scaler.state().total_overflows(), scaler.loss_scale());
-    println!("{skipped} {scale}");
+    println!("{} {skipped} {scale}", digest.finish()?);
     Ok(())
+}
+
+/// SHA-256 by the system's tool, so that a test needs no dependency.
+struct Sha256(Child);
+
+impl Sha256 {
+    fn new() -> io::Result<Self> {
+        let mut tool = Command::new("sha256sum");
+        tool.stdin(Stdio::piped()).stdout(Stdio::piped());
+        tool.spawn().map(Self)
+    }
+
+    fn add(&mut self, bytes: &[u8]) {
+        let input = self.0.stdin.as_mut().expect("it is piped");
+        input.write_all(bytes).expect("sha256sum reads");
+    }
+
+    fn finish(self) -> io::Result<String> {
+        let answer = String::from_utf8_lossy(&self.0.wait_with_output()?.stdout).into_owned();
+        Ok(answer.chars().take(64).collect())
+    }
 }
