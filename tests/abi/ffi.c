@@ -48,34 +48,20 @@ static atomic_ulong allocations;
 extern void *__libc_malloc(size_t size), *__libc_calloc(size_t n, size_t size);
 extern void *__libc_realloc(void *old, size_t size), *__libc_memalign(size_t to, size_t size);
 
-void *malloc(size_t size)
-{
-    allocations++;
-    return __libc_malloc(size);
-}
-
-void *calloc(size_t n, size_t size)
-{
-    allocations++;
-    return __libc_calloc(n, size);
-}
-
-void *realloc(void *old, size_t size)
-{
-    allocations++;
-    return __libc_realloc(old, size);
-}
-
-void *aligned_alloc(size_t alignment, size_t size)
-{
-    allocations++;
-    return __libc_memalign(alignment, size);
-}
+#define COUNTED(name, parameters, call)                                                            \
+    void *name parameters                                                                          \
+    {                                                                                              \
+        allocations++;                                                                             \
+        return call;                                                                               \
+    }
+COUNTED(malloc, (size_t size), __libc_malloc(size))
+COUNTED(calloc, (size_t n, size_t size), __libc_calloc(n, size))
+COUNTED(realloc, (void *old, size_t size), __libc_realloc(old, size))
+COUNTED(aligned_alloc, (size_t to, size_t size), __libc_memalign(to, size))
 
 int posix_memalign(void **out, size_t alignment, size_t size)
 {
-    allocations++;
-    *out = __libc_memalign(alignment, size);
+    *out = aligned_alloc(alignment, size);
     return *out ? 0 : ENOMEM;
 }
 #endif
@@ -346,13 +332,13 @@ static void check_age(const function *f, int at, bool is_older, int filled)
 /* A size that no struct has, a word of each array that must be 0, and the wrongs above. */
 static int check_wrongs(const function *f, int at)
 {
+    static const uint32_t sizes[] = {0, 7, 42, UINT32_MAX};
     int calls = 0;
     const structure *s = find_structure(f->arguments[at].type);
     if (!s)
         return 0;
     for (int i = 0; s->grows && i < 4; i++, calls++)
-        check_wrong_call(
-            f, at, &(wrong){s->name, "struct_size", 0, (uint32_t[]){0, 7, 42, UINT32_MAX}[i]});
+        check_wrong_call(f, at, &(wrong){s->name, "struct_size", 0, sizes[i]});
     if (s->grows) {
         if (s->size > 8)
             check_age(f, at, true, 0xA5);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Expands the signature table into arrays, and calls what they describe. */
+/* The signature table, and calls of what it describes. */
 #include "foreign.h"
 
 #include <dlfcn.h>
@@ -7,39 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Off, because the braces open in one macro and close in another. */
-/* clang-format off */
-const structure structures[] = {
-#define STRUCT(name, size, grows)          {#name, size, grows, (const field[]){
-#define FIELD(name, kind, count, offset)   {#name, kind, NULL, count, offset},
-#define NESTED(name, nest, count, offset)  {#name, NESTED, #nest, count, offset},
-#define END_STRUCT()                       {0}}},
-#define FUNCTION(name, result)
-#define ARGUMENT(kind, type, pass, name, nullable, count)
-#define END()
 #include <signatures.inc>
-#undef STRUCT
-#undef FIELD
-#undef NESTED
-#undef END_STRUCT
-#undef FUNCTION
-#undef ARGUMENT
-#undef END
-    {0},
-};
-
-const function functions[] = {
-#define STRUCT(name, size, grows)
-#define FIELD(name, kind, count, offset)
-#define NESTED(name, nest, count, offset)
-#define END_STRUCT()
-#define FUNCTION(name, result) {#name, result, (const argument[]){
-#define ARGUMENT(kind, type, pass, name, nullable, count) {kind, #type, pass, #name, nullable, count},
-#define END() {0}}},
-#include <signatures.inc>
-    {0},
-};
-/* clang-format on */
 
 static void *library;
 
@@ -56,7 +24,7 @@ void foreign_open(const char *path)
         foreign_die("cannot load the library", dlerror());
 }
 
-ffi_type *primitive(kind kind)
+ffi_type *primitive(enum kind kind)
 {
     static ffi_type *const types[] = {
         [S8] = &ffi_type_sint8,      [U8] = &ffi_type_uint8,   [S16] = &ffi_type_sint16,

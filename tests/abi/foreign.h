@@ -11,27 +11,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
-typedef enum kind {
-    S8,
-    U8,
-    S16,
-    U16,
-    S32,
-    U32,
-    S64,
-    U64,
-    FLOAT,
-    DOUBLE,
-    CHAR,
-    POINTER,
-    NESTED,
-    VOID
-} kind;
+enum kind { S8, U8, S16, U16, S32, U32, S64, U64, FLOAT, DOUBLE, CHAR, POINTER, NESTED, VOID };
 
 typedef struct field {
     const char *name;
-    kind kind;
-    const char *nested; /* the struct of a NESTED field */
+    enum kind kind;
     uint32_t count, offset;
 } field;
 
@@ -46,7 +30,7 @@ enum nullable { NEVER, ALWAYS, WITHOUT_COUNT };
 enum pass { VALUE, IN, OUT, INOUT, HANDLE, CREATE, DESTROY };
 
 typedef struct argument {
-    kind kind;
+    enum kind kind;
     const char *type;
     enum pass pass;
     const char *name;
@@ -56,7 +40,7 @@ typedef struct argument {
 
 typedef struct function {
     const char *name;
-    kind result;
+    enum kind result;
     const argument *arguments; /* ended by one without name */
 } function;
 
@@ -90,7 +74,7 @@ const field *find_field(const char *structure_name, const char *name);
 
 /* Address of a field in an object of that struct. */
 void *field_of(void *object, const char *structure_name, const char *name);
-ffi_type *primitive(kind kind);
+ffi_type *primitive(enum kind kind);
 
 /* ---- a call to be tried: its arguments, and all memory that they point to ---- */
 

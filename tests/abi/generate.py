@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: MIT
-"""Writes the signature table of the foreign client, which is all that it knows of the library."""
+"""Writes the signature table of the foreign client, which is all that it knows of the library: generate.py FILE"""
 
-from manifest import SIZES, is_pointer, note, run
+import sys
+from pathlib import Path
+
+from manifest import SIZES, is_pointer, load, note
 
 NOTE = note(__file__)
-HEAD = """\
-/* FUNCTION(name, result) ARGUMENT(kind, type, pass, name, may be NULL, count) ... END()
- * NULL: 0 never, 1 always, 2 where argument `count` is 0 (-1: no count)
- * STRUCT(name, size, grows) FIELD(name, kind, count, offset) NESTED(name, struct, count, offset) END_STRUCT() */
-"""
 
 
 def scalar(base):
@@ -26,26 +24,28 @@ def result(manifest, returns):
 
 
 def signatures(manifest):
-    lines = ["/* SPDX-License-Identifier: MIT */", f"/* {NOTE} */", HEAD.rstrip()]
+    """The arrays of foreign.h in C."""
+    lines = ["/* SPDX-License-Identifier: MIT */", f"/* {NOTE} */", "const structure structures[] = {"]
     for item in manifest.structs.values():
-        lines.append(f"STRUCT({item.name}, {item.size}, {int(item.kind == 'grows')})")
+        lines.append(f'{{"{item.name}", {item.size}, {int(item.kind == "grows")}, (const field[]){{')
         for field in item.fields:
-            nested = field.kind == "struct" and not field.passing
-            what = field.type if nested else kind(field)
-            macro = "NESTED" if nested else "FIELD"
-            lines.append(f"{macro}({field.name}, {what}, {field.array or 1}, {field.offset})")
-        lines.append("END_STRUCT()")
+            what = "NESTED" if field.kind == "struct" and not field.passing else kind(field)
+            lines.append(f'{{"{field.name}", {what}, {field.array or 1}, {field.offset}}},')
+        lines.append("{0}}},")
+    lines += ["{0}};", "const function functions[] = {"]
     for function in manifest.functions.values():
-        lines.append(f"FUNCTION({function.name}, {result(manifest, function.returns)})")
+        lines.append(f'{{"{function.name}", {result(manifest, function.returns)}, (const argument[]){{')
         names = [arg.name for arg in function.args]
         for arg in function.args:
             count = names.index(arg.count) if arg.count else -1
-            null = 2 if arg.count and not arg.required and not arg.null else int(arg.null is not None)
+            null = "NEVER" if arg.null is None else "ALWAYS"
+            if arg.count and not arg.required and not arg.null:
+                null = "WITHOUT_COUNT"
             passing = (arg.passing or ("in" if arg.const else "out" if arg.count else "value")).upper()
-            lines.append(f"ARGUMENT({kind(arg)}, {arg.type}, {passing}, {arg.name}, {null}, {count})")
-        lines.append("END()")
-    return "\n".join(lines) + "\n"
+            lines.append(f'{{{kind(arg)}, "{arg.type}", {passing}, "{arg.name}", {null}, {count}}},')
+        lines.append("{0}}},")
+    return "\n".join([*lines, "{0}};", ""])
 
 
 if __name__ == "__main__":
-    run({"tests/abi/signatures.inc": signatures})
+    Path(sys.argv[1]).write_text(signatures(load()))

@@ -9,6 +9,7 @@ import shutil
 import sys
 from pathlib import Path
 
+from generate import signatures
 from manifest import PATH, ROOT, ManifestError, load, version_of
 
 CLIENT = Path("tests/abi/client.c")
@@ -16,8 +17,14 @@ HEADERS = PATH.with_suffix(".h"), PATH.with_name("gradscaler_cuda.h")
 RELEASED = ROOT / CLIENT.with_name("released")
 
 
-def same_type(old, new):
-    return (old.c, old.base, old.passing) == (new.c, new.base, new.passing)
+def check_same(where, new, old, verb="is"):
+    if new != old:
+        raise ManifestError(f"{where}: {verb} {new}, but was released as {old}")
+
+
+def type_of(value, length):
+    """Of an argument or a field; what its name stands for is compared where that is defined."""
+    return " ".join(str(word) for word in (value.c, value.passing, length) if word)
 
 
 def check_since(where, old, new):
@@ -35,33 +42,25 @@ def check_new(where, new, version):
 
 def check_constants(old, new, version):
     for key in ("prefix", "kind", "type"):
-        was, now = getattr(old, key), getattr(new, key)
-        if was != now:
-            raise ManifestError(f"{old.name}: {key} is {now}, but was released as {was}")
+        check_same(old.name, getattr(new, key), getattr(old, key), f"{key} is")
     values = {value.name: value for value in new.values}
     for value in old.values:
         kept = values.pop(value.name, None)
         if kept is None:
             raise ManifestError(f"{value.c}: is missing, but was released as {value.value}")
-        if kept.value != value.value:
-            raise ManifestError(f"{value.c}: is {kept.value}, but was released as {value.value}, which never moves")
+        check_same(value.c, kept.value, value.value)
         check_since(value.c, value, kept)
     for value in values.values():
         check_new(value.c, value, version)
 
 
 def check_callable(old, new):
-    if old.returns != new.returns:
-        raise ManifestError(f"{old.name}: returns {new.returns}, but was released with {old.returns}")
-    if [arg.name for arg in old.args] != [arg.name for arg in new.args]:
-        given, had = (", ".join(arg.name for arg in item.args) for item in (new, old))
-        raise ManifestError(f"{old.name}: has the arguments ({given}), but was released with ({had})")
+    check_same(old.name, new.returns, old.returns, "returns")
+    arguments = (", ".join(arg.name for arg in item.args) for item in (new, old))
+    check_same(old.name, *arguments, "has the arguments")
     for was, now in zip(old.args, new.args, strict=True):
-        if not same_type(was, now) or was.count != now.count:
-            given, had = (" ".join(filter(None, (a.c, a.passing, a.count))) for a in (now, was))
-            raise ManifestError(f"{was.where}: is {given}, but was released as {had}")
-        if was.takes != now.takes:
-            raise ManifestError(f"{was.where}: takes {now.takes}, but was released with {was.takes}")
+        check_same(was.where, type_of(now, now.count), type_of(was, was.count))
+        check_same(was.where, now.takes, was.takes, "takes")
         if was.null and not now.null:
             raise ManifestError(f"{was.where}: NULL is refused, but was released as: {was.null}")
         if now.required and not was.required:
@@ -84,12 +83,9 @@ def at(struct, offset):
 
 
 def check_struct(old, new, version):
-    if old.kind != new.kind:
-        raise ManifestError(f"{old.name}: kind is {new.kind}, but was released as {old.kind}")
-    if old.kind == "fixed" and old.size != new.size:
-        raise ManifestError(f"{old.name}: has {new.size} bytes, but was released with {old.size}, which are fixed")
-    if old.size > new.size:
-        raise ManifestError(f"{old.name}: has {new.size} bytes, but was released with {old.size}")
+    check_same(old.name, new.kind, old.kind, "kind is")
+    if old.kind == "fixed" or old.size > new.size:
+        check_same(old.name, f"{new.size} bytes", f"{old.size} bytes", "has")
     fields = {field.name: field for field in new.fields}
     for was in old.fields:
         now = fields.pop(was.name, None)
@@ -97,13 +93,9 @@ def check_struct(old, new, version):
             continue
         if now is None:
             raise ManifestError(f"{was.where}: is missing, but was released")
-        if not same_type(was, now) or was.array != now.array:
-            given, had = (f.c + (f"[{f.array}]" if f.array else "") for f in (now, was))
-            raise ManifestError(f"{was.where}: is {given}, but was released as {had}")
-        if was.offset != now.offset:
-            raise ManifestError(f"{was.where}: is at byte {now.offset}, but was released at {was.offset}")
-        if was.takes != now.takes:
-            raise ManifestError(f"{was.where}: takes {now.takes}, but was released with {was.takes}")
+        check_same(was.where, type_of(now, now.array), type_of(was, was.array))
+        check_same(was.where, f"byte {now.offset}", f"byte {was.offset}", "is at")
+        check_same(was.where, now.takes, was.takes, "takes")
         check_since(was.where, was, now)
     for now in fields.values():
         within = [at(old, byte) for byte in range(now.offset, min(now.offset + now.bytes, old.size))]
@@ -114,8 +106,7 @@ def check_struct(old, new, version):
 
 
 def check_alias(old, new, version):
-    if old.type != new.type:
-        raise ManifestError(f"{old.name}: is {new.type}, but was released as {old.type}")
+    check_same(old.name, new.type, old.type)
 
 
 def check(old, new):
@@ -147,9 +138,10 @@ def main():
     if (folder / PATH.name).exists():
         sys.exit(f"{folder.relative_to(ROOT)} is there already: what was released stays as it is")
     folder.mkdir(parents=True, exist_ok=True)
-    for path in (PATH, *HEADERS, *(CLIENT.with_name(name) for name in ("client.c", "saved.inc", "signatures.inc"))):
+    for path in (PATH, *HEADERS, CLIENT, CLIENT.with_name("saved.inc")):
         shutil.copyfile(ROOT / path, folder / path.name)
-        print(f"wrote {(folder / path.name).relative_to(ROOT)}")
+    (folder / "signatures.inc").write_text(signatures(manifest))
+    print(f"wrote {folder.relative_to(ROOT)}")
 
 
 if __name__ == "__main__":

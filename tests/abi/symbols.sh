@@ -4,11 +4,11 @@
 # each with the version it came in; the name that programs remember; and that it is never unloaded,
 # since a thread pool or a foreign runtime may still be inside it.
 #
-#     symbols.sh LIBRARY
+#     symbols.sh LIBRARY TABLE
 set -u
 export LC_ALL=C
 library=$1
-table=$(dirname "$0")/signatures.inc
+table=$2
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 failed=0
@@ -32,7 +32,7 @@ missing() {
 # The version nodes themselves are absolute symbols (A).
 nm -D --defined-only "$library" | awk '$2 != "A" { print $3 }' | sort > "$scratch/symbols"
 sed 's/@.*//' "$scratch/symbols" > "$scratch/exported"
-sed -n 's/^FUNCTION(\([^,]*\),.*/\1/p' "$table" | sort > "$scratch/described"
+sed -n '/^const function/,$s/^{"\(gsc_[^"]*\)".*/\1/p' "$table" | sort > "$scratch/described"
 dynamic=$(readelf -dW "$library")
 
 say "only gsc_ symbols" "$(grep -v '^gsc_' "$scratch/symbols")"

@@ -286,13 +286,23 @@ def of_numpy(grads, norm=False, scales=BACK, clip=None):
     return repeated(call)
 
 
-def of_jax(grads, norm=False, scales=BACK, clip=None):
+def in_jax(grads, step, inputs):
+    """A compiled step(input, arrays), to which copies of the arrays are donated, as these have to be of JAX's memory;
+    what it returns beside them a training loop waits for."""
     if jax is None:
         raise NotRunError("JAX is not installed")
-    inverses = [jnp.float32(1 / scale) for scale in scales]
+    step = jax.jit(step, donate_argnums=1)
+    arrays = [[jax.jit(jnp.copy)(x) for x in grads.arrays]]
 
-    @partial(jax.jit, donate_argnums=0)
-    def step(arrays, inverse):
+    def call(i):
+        arrays[0], result = step(inputs[i], arrays[0])
+        jax.block_until_ready(result)
+
+    return repeated(call)
+
+
+def of_jax(grads, norm=False, scales=BACK, clip=None):
+    def step(inverse, arrays):
         arrays = [(x.astype(jnp.float32) * inverse).astype(x.dtype) for x in arrays]
         finite = jnp.all(jnp.array([jnp.isfinite(x).all() for x in arrays]))
         total = 0.0
@@ -301,71 +311,55 @@ def of_jax(grads, norm=False, scales=BACK, clip=None):
         if clip:
             coefficient = jnp.minimum(1.0, clip * grads.max_norm / (total + 1e-6))
             arrays = [(x * coefficient).astype(x.dtype) for x in arrays]
-        return arrays, finite, total
+        return arrays, (finite, total)
 
-    state = [[jnp.array(x) for x in grads.arrays]]
-
-    def call(i):
-        state[0], finite, _ = step(state[0], inverses[i])
-        finite.block_until_ready()  # what a training loop waits for; all results of a program are ready at once
-
-    return repeated(call)
+    return in_jax(grads, step, [np.float32(1 / scale) for scale in scales])
 
 
 def in_jit(grads):
-    """The handler in a compiled program, with donated gradients: unscale, check and norm."""
+    """The handler in a compiled program: unscale, check and norm."""
     if jax is None:
         raise NotRunError("JAX is not installed")
     import gradscaler.jax
 
     if reason := gradscaler.jax.backend().why:
         raise NotRunError(reason)
-    scalers = [gradscaler.jax.Scaler("torch", init_scale=scale) for scale in BACK]
 
-    @partial(jax.jit, donate_argnums=1)
     def step(scaler, arrays):
         arrays, report = scaler.unscale(arrays, want=Want.NORM)
         return arrays, report.words
 
-    arrays = [[jax.jit(jnp.copy)(x) for x in grads.arrays]]  # a donated one has to be of JAX's own memory
-
-    def call(i):
-        arrays[0], report = step(scalers[i], arrays[0])
-        report.block_until_ready()  # as of_jax
-
-    return repeated(call)
+    return in_jax(grads, step, [gradscaler.jax.Scaler("torch", init_scale=scale) for scale in BACK])
 
 
 def handed_through(grads):
-    """What JAX itself takes for a program with these donated arrays as arguments and results, which changes none."""
-    if jax is None:
-        raise NotRunError("JAX is not installed")
+    """What JAX itself takes for a program with these arrays as arguments and results, which changes none."""
 
-    @partial(jax.jit, donate_argnums=1)
     def step(number, arrays):
         return jax.lax.optimization_barrier(arrays), number + 1
 
-    numbers = [jnp.float32(scale) for scale in BACK]
-    arrays = [[jax.jit(jnp.copy)(x) for x in grads.arrays]]
+    return in_jax(grads, step, [np.float32(scale) for scale in BACK])
 
-    def call(i):
-        arrays[0], number = step(numbers[i], arrays[0])
-        number.block_until_ready()
 
-    return repeated(call)
+def scalers(kind=gradscaler.Scaler, of="torch"):
+    """Two with the scales of BACK, which never grow."""
+    return [kind(of, init_scale=scale, growth_interval=10**9) for scale in BACK]
+
+
+def check_unchanged(report, clip_inverse=1.0):
+    if report.overflow or clip_inverse < 1:
+        raise NotRunError("the gradients are not what they were")
 
 
 def python_step(grads, held=False):
     """A whole step: unscale, clip to a norm that is not reached, skip or step, update."""
-    scalers = [gradscaler.Scaler("torch", init_scale=scale, growth_interval=10**9) for scale in BACK]
     arrays, max_norm = gradscaler.Arrays(grads.arrays) if held else grads.arrays, 1e9 * grads.max_norm
+    both = scalers()
 
     def call(i):
-        report = scalers[i].unscale(arrays, want=Want.NORM)
-        inverse = scalers[i].clip_factor(report, max_norm, unscaled=True).inverse
-        if report.overflow or inverse < 1:
-            raise NotRunError("the gradients are not what they were")
-        scalers[i].update(report)
+        report = both[i].unscale(arrays, want=Want.NORM)
+        check_unchanged(report, both[i].clip_factor(report, max_norm, unscaled=True).inverse)
+        both[i].update(report)
 
     return repeated(call)
 
@@ -392,31 +386,28 @@ def an_update(then):
 
 def raw_step(grads):
     """The same by the functions of C, as a framework has it that keeps a list and a report."""
-    scalers = [gradscaler.Scaler("torch", init_scale=scale, growth_interval=10**9) for scale in BACK]
-    factors = [scaler.factor for scaler in scalers]
+    both = scalers()
+    factors = [scaler.factor for scaler in both]
     held, max_norm = core.hold(grads.arrays, grads.arrays, -1, None), 1e9 * grads.max_norm
     report, clip, options = gradscaler.Report(), gradscaler.Factor(), {"want": core.GSC_WANT_NORM}
 
     def call(i):
         core.gsc_unscale(None, factors[i], held, options, report)
         core.gsc_factor_clip_grad_norm(None, None, report, max_norm, clip)
-        if report.overflow or clip.inverse < 1:
-            raise NotRunError("the gradients are not what they were")
-        core.gsc_state_update(None, scalers[i].policy, scalers[i].state, report, scalers[i].state)
+        check_unchanged(report, clip.inverse)
+        core.gsc_state_update(None, both[i].policy, both[i].state, report, both[i].state)
 
     return repeated(call)
 
 
 def torchs_gradients(grads):
     """Unscale and update for a list of torch's tensors, which a training loop collects anew in each step."""
-    parameters = grads.torch
-    scalers = [gradscaler.Scaler("torch", init_scale=scale, growth_interval=10**9) for scale in BACK]
+    parameters, both = grads.torch, scalers()
 
     def call(i):
-        report = scalers[i].unscale([parameter.grad for parameter in parameters])
-        if report.overflow:
-            raise NotRunError("the gradients are not what they were")
-        scalers[i].update(report)
+        report = both[i].unscale([parameter.grad for parameter in parameters])
+        check_unchanged(report)
+        both[i].update(report)
 
     return repeated(call)
 
@@ -429,19 +420,18 @@ def torchs_own(parameters, drop_in=False):
         def step(self):
             pass
 
-    kind = GradScaler if drop_in else torch.amp.GradScaler
-    scalers = [kind("cpu", init_scale=scale, growth_interval=10**9) for scale in BACK]
-    for scaler in scalers:
+    both = scalers(GradScaler if drop_in else torch.amp.GradScaler, "cpu")
+    for scaler in both:
         scaler.scale(torch.zeros(()))
-    return Nothing(parameters, {}), scalers
+    return Nothing(parameters, {}), both
 
 
 def torch_unscale(grads):
-    optimizer, scalers = torchs_own(grads.torch)
+    optimizer, both = torchs_own(grads.torch)
 
     def call(i):
-        scalers[i].unscale_(optimizer)
-        scalers[i].update()
+        both[i].unscale_(optimizer)
+        both[i].update()
 
     return repeated(call)
 
@@ -459,8 +449,8 @@ def step_with_torch(scaler, optimizer, parameters, max_norm):
 
 def torch_step(grads, drop_in=False):
     parameters, max_norm = grads.torch, 1e9 * grads.max_norm
-    optimizer, scalers = torchs_own(parameters, drop_in)
-    return repeated(lambda i: step_with_torch(scalers[i], optimizer, parameters, max_norm))
+    optimizer, both = torchs_own(parameters, drop_in)
+    return repeated(lambda i: step_with_torch(both[i], optimizer, parameters, max_norm))
 
 
 @cache
@@ -750,59 +740,13 @@ def print_section(title, rows):
     sys.stdout.flush()
 
 
-def picture(rows, path):
-    """Bytes per second against the size of the list, of every competitor."""
-    from matplotlib.figure import Figure
-
-    lines = [  # in the colours of Okabe and Ito, and by their markers
-        ("limit: multiply in place", "check", "limit", "#000000", "--", ""),
-        ("gradscaler: check", "check", "ours", "#0072B2", "-", "o"),
-        ("gradscaler: check + norm", "check + norm", "ours", "#56B4E9", "-", "s"),
-        ("torch: check", "check", "torch", "#D55E00", "-", "^"),
-        ("torch: check + norm", "check + norm", "torch", "#E69F00", "-", "v"),
-        ("JAX: check", "check", "JAX", "#009E73", "-", "D"),
-        ("NumPy: check", "check", "NumPy", "#CC79A7", "-", "P"),
-    ]
-    rows = [row for row in rows if row["operation"] in ("check", "check + norm") and "seconds" in row]
-    names = sorted({row["list"] for row in rows}, key=lambda name: sum(LISTS[name]))
-    dtypes = [dtype for dtype in DTYPES if any(row["dtype"] == dtype for row in rows)]
-    if not rows:
-        return
-    figure = Figure(figsize=(4 * len(dtypes), 5), layout="constrained")
-    axes = figure.subplots(1, len(dtypes), sharey=True, squeeze=False)[0]
-    for axis, dtype in zip(axes, dtypes, strict=True):
-        for label, operation, who, colour, style, marker in lines:
-            speed = {
-                row["list"]: row["bytes"] / row["seconds"][who] / 1e9
-                for row in rows
-                if row["dtype"] == dtype and row["operation"] == operation and who in row["seconds"]
-            }
-            heights = [speed.get(name, np.nan) for name in names]
-            axis.plot(names, heights, color=colour, linestyle=style, marker=marker, label=label)
-        axis.set(title=dtype, yscale="log", xlabel="list of gradients, from small to large")
-        axis.tick_params(axis="x", rotation=30)
-        axis.grid(alpha=0.3)
-    axes[0].set_ylabel("gradients unscaled, GB/s (more is better)")
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
-    figure.suptitle("Unscaling a list of gradients in place, one thread")
-    figure.savefig(path, dpi=120)
-
-
 def main():
-    parser = argparse.ArgumentParser(
-        prog="ci/bench", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = argparse.ArgumentParser("ci/bench", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="fewer rows and rounds, under a minute")
     parser.add_argument("--only", default="", metavar="WORD", help="rows with this in title, list, dtype, operation")
     parser.add_argument("--json", type=Path, default="build/bench.json", metavar="FILE", help="default: %(default)s")
-    parser.add_argument("--picture", type=Path, default="build/bench.png", metavar="FILE", help="default: %(default)s")
-    parser.add_argument(
-        "--page",
-        type=Path,
-        metavar="FILE",
-        help="only write this processor's table in docs/measured.md, from JSON files of it; those of older kernels go",
-        nargs="+",
-    )
+    of_page = "only write this processor's table in docs/measured.md, from JSON files of it; those of older kernels go"
+    parser.add_argument("--page", type=Path, metavar="FILE", nargs="+", help=of_page)
     options = parser.parse_args()
     if options.page:
         parts = [json.loads(path.read_text()) for path in options.page]
@@ -839,8 +783,7 @@ def main():
         if not row["met"]:
             print(f"  NOT MET: {row['list']}, {row['dtype']}, {row['operation']}: {HEADINGS[row['asked']]}")
     options.json.write_text(json.dumps({"machine": about, "quick": options.quick, "rows": rows}, indent=1) + "\n")
-    picture(rows, options.picture)
-    print(f"{options.json} {options.picture}")
+    print(options.json)
     return 0
 
 

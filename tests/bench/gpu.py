@@ -9,6 +9,7 @@ clocks, the power or the modes of the device. --short is the rehearsal on an emu
 """
 
 import argparse
+import contextlib
 import json
 import os
 import re
@@ -68,11 +69,8 @@ def lines_of(output):
     """The JSON of the lines that are JSON."""
     found = []
     for line in output.splitlines():
-        if line.startswith("{"):
-            try:
-                found.append(json.loads(line))
-            except ValueError:
-                continue
+        with contextlib.suppress(ValueError):
+            found += [json.loads(line)] if line.startswith("{") else []
     return found
 
 

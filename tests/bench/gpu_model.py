@@ -611,8 +611,7 @@ def one_by_one(rows):
 
 
 def key(row):
-    unaligned = "unaligned" in row["operation"] or row["function"].startswith("single")
-    return row["in"], row["out"], row["operation"].removesuffix(", unaligned"), unaligned
+    return row["in"], row["out"], row["operation"]
 
 
 LEGEND = """

@@ -19,8 +19,8 @@ import json
 import os
 import statistics
 import sys
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import models
 
@@ -74,6 +74,17 @@ def replays(scaler, report, fill, launch, values):
 
 def gradients(np):
     return [np.linspace(-3, 3, min(n, 100_000), dtype=np.float32) for n in GPT2]
+
+
+def unscaled_as_on_the_host(np, kind):
+    """Arrays of this kind, which have the bits of NumPy's, and so has their report."""
+    from gradscaler import Scaler, Want
+
+    host = gradients(np)
+    arrays = [kind(each) for each in host]
+    expected, report = (bytes(Scaler(init_scale=8.0).unscale(each, want=Want.NORM)) for each in (host, arrays))
+    assert report == expected and all(np.array_equal(a.get(), b) for a, b in zip(arrays, host, strict=True))
+    return arrays
 
 
 # ---- arrays of the driver itself ----
@@ -151,23 +162,12 @@ def scaler():
     driver = Driver()
     kind = array_kind(driver, np)
     kind.stream = driver.stream()
-    values = gradients(np)
-    host, arrays = [each.copy() for each in values], [kind(each) for each in values]
-    expected, report = (Scaler(init_scale=8.0).unscale(list(each), want=Want.NORM) for each in (host, arrays))
-    assert bytes(report) == bytes(expected)
-    assert all(np.array_equal(a.get(), b) for a, b in zip(arrays, host, strict=True))
-
-    found = []
-
-    def side():
-        scaler = Scaler(init_scale=8.0)
-        found.append(scaler.unscale([arrays[-1]], want=Want.AMAX).amax)
+    arrays = unscaled_as_on_the_host(np, kind)
 
     arrays[-1].set(np.full_like(arrays[-1].host, 16.0))
-    thread = threading.Thread(target=side)  # without a context
-    thread.start()
-    thread.join()
-    assert found == [2.0], found
+    with ThreadPoolExecutor(1) as thread:  # without a context
+        amax = thread.submit(lambda: Scaler(init_scale=8.0).unscale([arrays[-1]], want=Want.AMAX).amax).result()
+    assert amax == 2.0, amax
 
     scaler, stream = Scaler(init_scale=8.0), ctypes.c_void_p(kind.stream)
     graph, executable = ctypes.c_void_p(), ctypes.c_void_p()
@@ -279,11 +279,10 @@ def beside_torch(torch, device):
         measure(dtype)
 
 
-def toy(torch, device, fused, capturable=False):
+def toy(torch, capturable=False):
     torch.manual_seed(3)
-    model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.GELU(), torch.nn.Linear(256, 64)).to(device)
-    more = {"capturable": True} if capturable else {}
-    return model, torch.optim.AdamW(model.parameters(), lr=1e-3, fused=fused, **more)
+    model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.GELU(), torch.nn.Linear(256, 64)).to("cuda")
+    return model, torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True, capturable=capturable)
 
 
 def scaled_step(scaler, optimizer, loss):
@@ -298,7 +297,7 @@ def streams(torch):
     from gradscaler.torch import GradScaler
 
     def trained(stream):
-        model, optimizer = toy(torch, "cuda", True)
+        model, optimizer = toy(torch)
         scaler, x = GradScaler("cuda", 1024.0, growth_interval=3), torch.randn(32, 64, device="cuda")
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
@@ -308,15 +307,10 @@ def streams(torch):
         stream.synchronize()
         return scaler.get_scale(), [parameter.detach().clone() for parameter in model.parameters()]
 
-    torch.manual_seed(4)
     expected = trained(torch.cuda.current_stream())
-    found = []
-    thread = threading.Thread(target=lambda: found.append(trained(torch.cuda.Stream())))
-    torch.manual_seed(4)
-    thread.start()
-    thread.join()
-    torch.manual_seed(4)
-    for scale, parameters in (trained(torch.cuda.Stream()), *found):
+    with ThreadPoolExecutor(1) as thread:
+        found = thread.submit(lambda: trained(torch.cuda.Stream())).result()
+    for scale, parameters in (trained(torch.cuda.Stream()), found):
         assert scale == expected[0], (scale, expected[0])
         assert all(torch.equal(a, b) for a, b in zip(parameters, expected[1], strict=True))
     say(claim="a side stream and a thread have the bits of the default stream")
@@ -330,7 +324,7 @@ def graph(torch):
     factors = [1.0, 1.0, float("inf"), 1.0, 1.0, 1.0]
 
     def made():
-        return *toy(torch, "cuda", True, True), GradScaler("cuda", 1024.0, growth_interval=3)
+        return *toy(torch, capturable=True), GradScaler("cuda", 1024.0, growth_interval=3)
 
     def step(model, optimizer, scaler):
         optimizer.zero_grad(set_to_none=False)
@@ -354,10 +348,10 @@ def graph(torch):
             answers.append((parts[2].get_scale(), parts[2].report.overflow))
         return answers, [parameter.detach().clone() for parameter in parts[0].parameters()]
 
-    eager, replayed = run(False), run(True)
-    assert eager[0] == replayed[0], (eager[0], replayed[0])
-    same = all(torch.equal(a, b) for a, b in zip(eager[1], replayed[1], strict=True))
-    say(claim="a graph of a whole step moves the scale as the steps do", answers=str(replayed[0]), same_parameters=same)
+    (eager, expected), (replayed, parameters) = run(False), run(True)
+    assert eager == replayed, (eager, replayed)
+    same = all(map(torch.equal, expected, parameters))
+    say(claim="a graph of a whole step moves the scale as the steps do", answers=str(replayed), same_parameters=same)
 
 
 def neutral(torch):
@@ -486,17 +480,11 @@ def cupy():
     cupy, np = imported("cupy", "numpy")
     if cupy.cuda.runtime.getDeviceCount() == 0:
         not_run("CuPy has no device")
-    from gradscaler import Scaler, Want
+    from gradscaler import Scaler
 
-    values = gradients(np)
-    host = [each.copy() for each in values]
-    expected = Scaler(init_scale=8.0).unscale(host, want=Want.NORM)
     for stream in (cupy.cuda.Stream.null, cupy.cuda.Stream(non_blocking=True)):
         with stream:
-            arrays = [cupy.asarray(each) for each in values]
-            report = Scaler(init_scale=8.0).unscale(arrays, want=Want.NORM)
-            assert bytes(report) == bytes(expected)
-            assert all(np.array_equal(a.get(), b) for a, b in zip(arrays, host, strict=True))
+            arrays = unscaled_as_on_the_host(np, cupy.asarray)
     scaler = Scaler(init_scale=8.0)
     with stream:
         one = [cupy.full(1000, 16.0, cupy.float32)]

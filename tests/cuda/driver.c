@@ -81,9 +81,7 @@ static void fail_at(const char *symbol, int32_t result, int32_t good_calls)
 
 static void check_nothing_held(void)
 {
-    CHECK(driver->retained == 0);
-    CHECK(driver->loaded == 0);
-    CHECK(driver->allocated == 0);
+    CHECK(driver->retained == 0 && driver->loaded == 0 && driver->allocated == 0);
     CHECK(standin_depth() == 0);
 }
 

@@ -159,22 +159,17 @@ static void same_memory(const char *what, const lists *l, int side)
 {
     unsigned char *gpu = allocated(l->bytes[side]);
     download(gpu, l->device_memory[side], l->bytes[side]);
-    if (!same(what, l->host_memory[side], gpu, l->bytes[side]))
-        for (uint64_t i = 0; i < l->n; i++) {
-            const gsc_tensor *t = &l->host[side][i];
-            uint32_t size = gsc_dtype_size(t->dtype);
-            const unsigned char *mine = t->data;
-            const unsigned char *its = gpu + (mine - l->host_memory[side]);
-            if (memcmp(mine, its, t->count * size) == 0)
-                continue;
-            uint64_t at = 0;
-            while (memcmp(mine + at * size, its + at * size, size) == 0)
-                at++;
-            printf("  tensor %" PRIu64 ", %s to %s, %" PRIu64 " elements: element %" PRIu64 "\n", i,
-                   dtype_names[l->host[0][i].dtype], dtype_names[l->host[1][i].dtype], t->count,
-                   at);
-            break;
-        }
+    bool said = same(what, l->host_memory[side], gpu, l->bytes[side]);
+    for (uint64_t i = 0; !said && i < l->n; i++) {
+        const gsc_tensor *t = &l->host[side][i];
+        const uint64_t start = (uint64_t)((unsigned char *)t->data - l->host_memory[side]);
+        said = memcmp(t->data, gpu + start, t->count * gsc_dtype_size(t->dtype)) != 0;
+        if (said)
+            printf("  tensor %" PRIu64 ", %s to %s, %" PRIu64 " elements from byte %" PRIu64
+                   " on\n",
+                   i, dtype_names[l->host[0][i].dtype], dtype_names[l->host[1][i].dtype], t->count,
+                   start);
+    }
     free(gpu);
 }
 
@@ -200,7 +195,7 @@ static void compare_operation(const gsc_exec *on, lists *l, enum operation opera
 {
     const uint64_t bytes = sizeof(results) + l->n * sizeof(gsc_report);
     results *host = allocated(bytes), *got = allocated(bytes), *device = device_memory(bytes);
-    gsc_tensor_options options = GSC_TENSOR_OPTIONS_INIT, on_device;
+    gsc_tensor_options options = GSC_TENSOR_OPTIONS_INIT;
     gsc_policy policy = GSC_POLICY_INIT;
     char what[128];
     given = given == ANYTHING ? (int)(random_bits() % 32) : given;
@@ -210,24 +205,19 @@ static void compare_operation(const gsc_exec *on, lists *l, enum operation opera
     policy.overflow_test = GSC_TEST_NORM;
     options.want = want;
     options.policy = given & POLICY ? &policy : NULL;
-    on_device = options;
-    if (given & EACH) {
-        options.per_tensor = host->each;
-        on_device.per_tensor = device->each;
-    }
-    if (given & HISTOGRAM) {
-        options.histogram = host->histogram;
-        on_device.histogram = device->histogram;
-    }
     /* As of a state: gsc_factor_init refuses what a float cannot hold. */
     host->factor = (gsc_factor){scale, 1 / scale, (float)scale, (float)(1 / scale), 7};
     lists_restart(l);
     upload(device, host, bytes);
-    GSC(run_operation(operation, NULL, given & FACTOR ? &host->factor : NULL, l->host[0],
-                      l->host[1], l->n, &options, given & REPORT ? &host->report : NULL, &err));
-    GSC(run_operation(operation, on, given & FACTOR ? &device->factor : NULL, l->device[0],
-                      l->device[1], l->n, &on_device, given & REPORT ? &device->report : NULL,
-                      &err));
+    for (int there = 0; there < 2; there++) {
+        results *at = there ? device : host;
+        gsc_tensor *const *list = there ? l->device : l->host;
+        options.per_tensor = given & EACH ? at->each : NULL;
+        options.histogram = given & HISTOGRAM ? at->histogram : NULL;
+        GSC(run_operation(operation, there ? on : NULL, given & FACTOR ? &at->factor : NULL,
+                          list[0], list[1], l->n, &options, given & REPORT ? &at->report : NULL,
+                          &err));
+    }
     GSC(gsc_exec_wait(on, &err));
     same_report(what, &host->report, &device->report);
     download(got, device, bytes);
@@ -260,23 +250,19 @@ static void compare_tensors(void)
     static const uint64_t counts[] = {0, 1, 3, 63, 64, 65, 4095, 4096, 4097};
     lists all = {0}, in_place = {.in_place = true};
     for (uint32_t in = 1; gsc_dtype_size(in); in++)
-        for (uint32_t out = 1; gsc_dtype_size(out); out++)
-            if (is_complex(in) == is_complex(out)) {
-                for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
-                    lists_add(&all, counts[i], in, out);
-                /* At an address that suits the dtype, but not a vector of it. */
-                lists_add_at(&all, 1000, in, out, gsc_dtype_size(in), gsc_dtype_size(out));
-                lists_add(&all,
-                          in == out        ? 131072 + 4096 + 65
-                          : (in + out) % 4 ? 300
-                                           : 65537,
-                          in, out);
-            }
-    for (uint32_t in = 1; gsc_dtype_size(in); in++)
-        for (uint32_t out = 1; gsc_dtype_size(out); out++)
+        for (uint32_t out = 1; gsc_dtype_size(out); out++) {
+            if (is_complex(in) != is_complex(out))
+                continue;
+            for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
+                lists_add(&all, counts[i], in, out);
+            /* At an address that suits the dtype, but not a vector of it. */
+            lists_add_at(&all, 1000, in, out, gsc_dtype_size(in), gsc_dtype_size(out));
+            const uint64_t of_others = (in + out) % 4 ? 300 : 65537;
+            lists_add(&all, in == out ? 131072 + 4096 + 65 : of_others, in, out);
             for (uint64_t count = 1; count <= (in == out ? 70000 : 70); count *= 3)
-                if (is_complex(in) == is_complex(out) && gsc_dtype_size(in) == gsc_dtype_size(out))
+                if (gsc_dtype_size(in) == gsc_dtype_size(out))
                     lists_add(&in_place, count + random_bits() % 7, in, out);
+        }
     lists_allocate(&all);
     lists_allocate(&in_place);
     gsc_exec on = stream_exec(all.device[0], all.n),
@@ -519,6 +505,8 @@ static void compare_policies(void)
 /* Nobody steps, and the report says which rank differs. A stamp of what is no state. */
 static void ranks_that_differ(void)
 {
+    static const gsc_report disagreed = {
+        .status = GSC_ERROR_MISMATCH, .status_rank_plus_1 = 3, .overflow = 1, .found_inf = 1};
     gsc_policy policy = GSC_POLICY_INIT;
     records_open(NULL, 0);
     GSC(gsc_policy_preset("recommended", &policy, &err));
@@ -528,15 +516,11 @@ static void ranks_that_differ(void)
     for (int rank = 0; rank < 4; rank++)
         host.others[rank].kind = GSC_REPORT_FLAG;
     upload(device, &host, sizeof host);
-    const gsc_state *states[] = {&device->state, &device->state, &device->from, &device->from};
     for (uint32_t rank = 0; rank < 4; rank++)
-        GSC(gsc_report_set_rank(&stream, &device->others[rank], &policy, states[rank], rank,
-                                &device->others[rank], &err));
-    GSC(gsc_report_merge(&stream, device->others, 2, GSC_MERGE_SHARDS, &policy, &device->report,
-                         &err));
-    GSC(gsc_exec_wait(&stream, &err));
-    download(&host, device, sizeof host);
-    CHECK(host.report.status == GSC_OK && host.report.digest == host.others[0].digest);
+        BOTH(gsc_report_set_rank(on, &r->others[rank], &policy, rank < 2 ? &r->state : &r->from,
+                                 rank, &r->others[rank], &err));
+    BOTH(gsc_report_merge(on, r->others, 2, GSC_MERGE_SHARDS, &policy, &r->report, &err));
+    same_records("ranks that agree");
 
     GSC(gsc_report_merge(&stream, device->others, 4, GSC_MERGE_SHARDS, &policy, &device->report,
                          &err));
@@ -546,10 +530,8 @@ static void ranks_that_differ(void)
     GSC(gsc_report_set_rank(&stream, &device->others[3], &policy, &device->from, 3,
                             &device->others[3], &err));
     GSC(gsc_exec_wait(&stream, &err));
-    const gsc_report disagreed = {
-        .status = GSC_ERROR_MISMATCH, .status_rank_plus_1 = 3, .overflow = 1, .found_inf = 1};
+    same_report("a report of ranks that differ", &disagreed, &device->report);
     download(&host, device, sizeof host);
-    same("a report of ranks that differ", &disagreed, &host.report, sizeof disagreed);
     CHECK(host.state.status == GSC_ERROR_REPORT && host.state.events == GSC_EVENT_SKIPPED);
     CHECK(host.others[3].status == GSC_ERROR_STATE && host.others[3].overflow == 1);
     CHECK(host.others[3].status_rank_plus_1 == 4 && host.others[3].digest == 0);
@@ -651,6 +633,7 @@ static void errors(void)
     for (int i = 0; i < 2; i++) {
         GSC(gsc_report_merge(&stream, &device->others[i], 1, 0, i ? &by_norm : NULL,
                              &device->report, &err));
+        GSC(gsc_exec_wait(&stream, &err));
         same_report("a merge of what is wrong", &wrong, &device->report);
     }
 

@@ -305,8 +305,8 @@ static void set_up(measurement *m, const row *r, gsc_error *err)
     m->options.per_tensor = r->each ? device_memory(m->n * sizeof *m->options.per_tensor) : NULL;
     m->factor = device_memory(sizeof *m->factor);
     m->report = device_memory(sizeof *m->report);
-    GSC(gsc_factor_init(1 + 0x1p-10, &factor,
-                        &err)); /* so that many calls leave the values ordinary */
+    /* So that many calls leave the values ordinary. */
+    GSC(gsc_factor_init(1 + 0x1p-10, &factor, &err));
     upload(m->factor, &factor, sizeof factor);
     GSC(gsc_workspace_size(&m->on, m->in, m->n, &m->options, &m->on.workspace_size, &err));
     m->on.workspace = device_memory(m->on.workspace_size);
@@ -321,16 +321,14 @@ static void tear_down(measurement *m)
 {
     if (m->on.stream)
         CU(stream_destroy(m->on.stream));
-    void *all[] = {m->memory,
-                   m->fresh,
-                   m->results,
-                   m->options.histogram,
-                   m->factor,
-                   m->report,
-                   m->options.per_tensor,
-                   m->on.workspace};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        device_free(all[i]);
+    device_free(m->memory);
+    device_free(m->fresh);
+    device_free(m->results);
+    device_free(m->options.histogram);
+    device_free(m->options.per_tensor);
+    device_free(m->factor);
+    device_free(m->report);
+    device_free(m->on.workspace);
 }
 
 static void print_measured(measurement *m, const char *name)

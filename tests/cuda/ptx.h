@@ -54,29 +54,18 @@ _Noreturn static __attribute__((noinline)) void fail(int line, const char *what,
 
 /* ---- numbers: the NaN that arithmetic returns has no payload, and is not the host's ---- */
 
-static inline float f32_value(u32 bits)
-{
-    return gsc_float(bits);
-}
+#define f32_value gsc_float
+#define f64_value gsc_double
+#define f16_value f16_load
 
 static inline u32 f32_result(float x)
 {
     return x != x ? 0x7fffffff : gsc_float_bits(x);
 }
 
-static inline double f64_value(u64 bits)
-{
-    return gsc_double(bits);
-}
-
 static inline u64 f64_result(double x)
 {
     return x != x ? 0x7fffffffffffffff : gsc_double_bits(x);
-}
-
-static inline float f16_value(u16 bits)
-{
-    return f16_load(bits);
 }
 
 static inline u16 f16_result(float x)
@@ -88,6 +77,8 @@ static inline u16 f16_result(float x)
 #define f64_sqrt sqrt
 #define f32_fma  fmaf
 #define f64_fma  fma
+#define f32_abs  fabsf
+#define f64_abs  fabs
 
 static inline u64 extract(u64 x, u32 from, u32 bits)
 {
@@ -119,9 +110,6 @@ static inline s32 truncated(double x)
 {
     return x <= INT32_MIN ? INT32_MIN : x >= INT32_MAX ? INT32_MAX : x == x ? (s32)x : 0;
 }
-
-#define f32_abs fabsf
-#define f64_abs fabs
 
 /* The other one if one is NaN; -0 is less than 0. */
 static inline double f64_min(double a, double b)
@@ -272,15 +260,8 @@ static inline u64 global_from_generic(u64 address, int line)
 #define to_local(address)          from_generic(self->local, LOCAL_END, address, __LINE__)
 #define to_global(address)         global_from_generic(address, __LINE__)
 
-static inline void red_add_u64(u64 *to, u64 x)
-{
-    *to += x;
-}
-
-static inline void red_add_u32(u32 *to, u32 x)
-{
-    *to += x;
-}
+#define red_add_u64(to, x)         ((void)(*(u64 *)(to) += (x)))
+#define red_add_u32(to, x)         ((void)(*(u32 *)(to) += (x)))
 
 static inline void red_min_u32(u32 *to, u32 x)
 {

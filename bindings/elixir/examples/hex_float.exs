@@ -1,5 +1,5 @@
 defmodule HexFloat do
-  @moduledoc "Doubles as C's %a writes them and strtod reads them, and as %.17g."
+  @moduledoc "Doubles as C's %a writes them and strtod reads them."
 
   @doc ~S'1.5 for "0x1.8p+0", and for "1.5"; infinities and NaN as atoms.'
   def parse("-" <> rest), do: negate(parse(rest))
@@ -49,36 +49,4 @@ defmodule HexFloat do
     digits = fraction |> Integer.to_string(16) |> String.pad_leading(13, "0")
     "#{if sign == 1, do: "-"}0x#{whole}.#{digits}p#{exponent}"
   end
-
-  @doc "As %.17g, of a number that is not negative."
-  def decimal(x) when x == 0, do: "0"
-  def decimal(x) when is_atom(x), do: format(x)
-
-  def decimal(x) do
-    [mantissa, exponent] = x |> :erlang.float_to_binary(scientific: 16) |> String.split("e")
-    exponent = String.to_integer(exponent)
-
-    if exponent in -4..16,
-      do: mantissa |> String.replace(".", "") |> point(exponent) |> trim(),
-      else: "#{trim(mantissa)}e#{sign(exponent)}#{two_digits(exponent)}"
-  end
-
-  defp point(digits, exponent) when exponent < 0,
-    do: "0." <> String.duplicate("0", -exponent - 1) <> digits
-
-  defp point(digits, exponent) do
-    {whole, fraction} = String.split_at(digits, exponent + 1)
-    "#{whole}.#{fraction}"
-  end
-
-  defp trim(digits) do
-    if String.contains?(digits, "."),
-      do: digits |> String.trim_trailing("0") |> String.trim_trailing("."),
-      else: digits
-  end
-
-  defp sign(exponent), do: if(exponent < 0, do: "-", else: "+")
-
-  defp two_digits(exponent),
-    do: exponent |> abs() |> Integer.to_string() |> String.pad_leading(2, "0")
 end

@@ -23,7 +23,7 @@ defmodule Parity do
 
     state = State.decode(state)
     digest = Base.encode16(:crypto.hash_final(hash), case: :lower)
-    "#{digest} #{state.total_overflows} #{HexFloat.decimal(state.factor.scale)}"
+    "#{digest} #{state.total_overflows} #{state.factor.scale}"
   end
 
   defp shapes(rest, 0, shapes), do: {Enum.reverse(shapes), rest}

@@ -174,10 +174,8 @@ defmodule GradScaler.CheckpointTest do
   test "an error says a long key once" do
     place = "p" <> String.duplicate("\u00e9", 45)
 
-    read = fn ->
-      Checkpoint.read(%{place => %{"scale" => -1}}, nil, format: "torch", prefix: place)
-    end
-
+    place_of_torch = [format: "torch", prefix: place]
+    read = fn -> Checkpoint.read(%{place => %{"scale" => -1}}, nil, place_of_torch) end
     assert_raise ArgumentError, "#{place}.scale is -1: it must be a scale: 0 or above", read
   end
 

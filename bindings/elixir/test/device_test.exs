@@ -159,9 +159,8 @@ defmodule GradScaler.DeviceTest do
         expected = bits(unscale(tree, new("torch")))
         call = fn _ -> bits(unscale(device_put(tree, device), new("torch"))) end
 
-        1..8
-        |> Task.async_stream(call, max_concurrency: 8, timeout: 60_000)
-        |> Enum.each(fn {:ok, result} -> assert result == expected end)
+        results = Task.async_stream(1..8, call, max_concurrency: 8, timeout: 60_000)
+        assert Enum.all?(results, &(&1 == {:ok, expected}))
       end
 
       test "memory outlives the device's last term, and killed processes harm nobody", context do
@@ -185,7 +184,7 @@ defmodule GradScaler.DeviceTest do
 
   test "the driver is not started before it is asked for" do
     code =
-      "GradScaler.update(GradScaler.new(), true); IO.write(File.read!(\"/proc/self/maps\") =~ \"libcuda\")"
+      ~s[GradScaler.update(GradScaler.new(), true); IO.write(File.read!("/proc/self/maps") =~ "libcuda")]
 
     arguments = ["-pa", Mix.Project.compile_path(), "-e", code]
     assert {"false", 0} = System.cmd("elixir", arguments)

@@ -147,13 +147,8 @@ defmodule GradScalerTest do
     test "a micro-batch is added as a whole or not at all, whatever the sums are made of" do
       <<_::24, part::binary>> = <<0::24, 1.0::little-float-32>>
 
-      sums = %{
-        small: [f32([1.0]), f32([2.0])],
-        f64: f64([1.0]),
-        part: {:f32, part},
-        none: f32([])
-      }
-
+      small = [f32([1.0]), f32([2.0])]
+      sums = %{small: small, f64: f64([1.0]), part: {:f32, part}, none: f32([])}
       copy = :erlang.term_to_binary(sums)
       one = f16([2.0])
       grads = %{small: [one, one], f64: one, part: one, none: f16([])}
@@ -203,9 +198,8 @@ defmodule GradScalerTest do
     test "ranks send reports as bytes, which have no paths, and a failed one stops all" do
       report = GradScaler.measure(@nan_f32, GradScaler.new("torch"), want: :norm)
 
-      <<1.0::little-float-32, 1::little-32, rest::binary-size(248)>> =
-        sent = Report.encode(report)
-
+      sent = Report.encode(report)
+      <<1.0::little-float-32, 1::little-32, rest::binary-size(248)>> = sent
       decoded = Report.decode(sent)
       assert decoded == %{report | per_tensor: nil, paths: nil}
       merged = GradScaler.merge([decoded, GradScaler.failed_report()], :shards)
@@ -262,12 +256,12 @@ defmodule GradScalerTest do
 
   describe "a scaler" do
     test "takes another scale and keeps its counts" do
-      for {scale, expected} <- [{4, 4.0}, {:infinity, :infinity}, {0, 0.0}] do
-        scaler =
-          GradScaler.new("torch") |> GradScaler.update(false) |> GradScaler.set_scale(scale)
+      good = GradScaler.update(GradScaler.new("torch"), false)
 
-        assert {GradScaler.loss_scale(scaler), GradScaler.state(scaler).good_steps} ==
-                 {expected, 1}
+      for {scale, expected} <- [{4, 4.0}, {:infinity, :infinity}, {0, 0.0}] do
+        scaler = GradScaler.set_scale(good, scale)
+        assert GradScaler.loss_scale(scaler) == expected
+        assert GradScaler.state(scaler).good_steps == 1
       end
     end
 

@@ -47,7 +47,5 @@ without_cuda =
       [:cuda]
   end
 
-Code.require_file("../examples/hex_float.exs", __DIR__)
-
 # A sanitizer on a busy machine takes minutes for what takes seconds.
 ExUnit.start(exclude: excluded ++ runtime_call ++ without_cuda, timeout: 600_000)

@@ -66,10 +66,8 @@ impl Scratch {
     /// Asserts that the script fails, with these words.
     fn fails(&self, target: &str, settings: &[(&str, &Path)], words: &[&str]) {
         let (success, text) = self.run(target, settings);
-        assert!(
-            !success && words.iter().all(|words| text.contains(words)),
-            "{text}"
-        );
+        let all = words.iter().all(|words| text.contains(words));
+        assert!(!success && all, "{text}");
     }
 }
 
@@ -106,11 +104,8 @@ fn a_build_for_another_machine_uses_its_tools() {
         assert_eq!(scratch.used(), expected, "{target} {setting}");
     }
     // Where no name is usual, the error says what to set.
-    scratch.fails(
-        "aarch64-apple-darwin",
-        &[],
-        &["set CC_aarch64-apple-darwin"],
-    );
+    let words = ["set CC_aarch64-apple-darwin"];
+    scratch.fails("aarch64-apple-darwin", &[], &words);
 }
 
 #[test]
@@ -165,10 +160,8 @@ fn the_feature_system_links_what_pkg_config_finds() {
     let (success, text) = scratch.run(HOST, &found);
     let search = format!("cargo:rustc-link-search=native={folder}\n");
     let links = ["cargo:rustc-link-lib=static=gradscaler", &search];
-    assert!(
-        success && links.iter().all(|line| text.contains(line)),
-        "{text}"
-    );
+    let all = links.iter().all(|line| text.contains(line));
+    assert!(success && all, "{text}");
     for version in ["99.0.0", "0.0.9"] {
         install(version);
         let words = format!("has version {version}, but this crate needs");

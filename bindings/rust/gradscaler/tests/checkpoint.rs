@@ -69,14 +69,11 @@ fn an_integer_above_2_to_the_53_stays_exact() -> Result<()> {
     const GOOD: i64 = (1 << 53) + 1;
     let (torch, good_steps) = (Policy::preset("torch")?, GOOD as u64);
     let mut scaler = Scaler::new(torch.set("growth_interval", GOOD + 2)?.build()?)?;
-    let counts = Counts::default();
-    scaler.set_counts(
-        2.0,
-        Counts {
-            good_steps,
-            ..counts
-        },
-    )?;
+    let counts = Counts {
+        good_steps,
+        ..Counts::default()
+    };
+    scaler.set_counts(2.0, counts)?;
     for (format, key) in [("gradscaler", "good_steps"), ("torch", "_growth_tracker")] {
         let (entries, _) = scaler.export(format)?;
         assert!(entries.contains(&(key.into(), Value::Integer(GOOD))));

@@ -33,9 +33,8 @@ fn converts<T: Half>(from_bits: fn(u16) -> T, wide: fn(T) -> f32, narrow: fn(f32
     let thirds: Vec<f32> = out.iter().map(|x| x / 3.0).collect();
     let mut out = all;
     let list = &mut [tensor_mut(&mut out)];
-    Factor::ONE
-        .scale_into(&[Tensor::new(&thirds)], list, None)
-        .unwrap();
+    let thirds_view = [Tensor::new(&thirds)];
+    Factor::ONE.scale_into(&thirds_view, list, None).unwrap();
     for (&x, &out) in thirds.iter().zip(&out) {
         assert!(same(wide(out), wide(narrow(x))), "{x}: {}", wide(out));
     }

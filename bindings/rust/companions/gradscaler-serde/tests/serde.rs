@@ -73,12 +73,8 @@ fn a_scaler_goes_on_where_it_was() {
 fn a_damaged_scaler_is_refused() {
     let whole = Whole(Scaler::preset("torch").unwrap());
     let mut damaged = serde_json::to_string(&whole).unwrap();
-    let digit = if damaged.as_bytes()[99] == b'0' {
-        "1"
-    } else {
-        "0"
-    };
-    damaged.replace_range(99..100, digit);
+    let is_zero = damaged.as_bytes()[99] == b'0';
+    damaged.replace_range(99..100, if is_zero { "1" } else { "0" });
     for (text, expected) in [
         (damaged.as_str(), "bytes"),
         (r#""xy""#, "hexadecimal"),
