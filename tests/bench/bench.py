@@ -740,11 +740,50 @@ def print_section(title, rows):
     sys.stdout.flush()
 
 
+def picture(rows, path):
+    """Bytes per second against the size of the list, of every competitor."""
+    from matplotlib.figure import Figure
+
+    lines = [  # in the colours of Okabe and Ito, and by their markers
+        ("limit: multiply in place", "check", "limit", "#000000", "--", ""),
+        ("gradscaler: check", "check", "ours", "#0072B2", "-", "o"),
+        ("gradscaler: check + norm", "check + norm", "ours", "#56B4E9", "-", "s"),
+        ("torch: check", "check", "torch", "#D55E00", "-", "^"),
+        ("torch: check + norm", "check + norm", "torch", "#E69F00", "-", "v"),
+        ("JAX: check", "check", "JAX", "#009E73", "-", "D"),
+        ("NumPy: check", "check", "NumPy", "#CC79A7", "-", "P"),
+    ]
+    rows = [row for row in rows if row["operation"] in ("check", "check + norm") and "seconds" in row]
+    names = sorted({row["list"] for row in rows}, key=lambda name: sum(LISTS[name]))
+    dtypes = [dtype for dtype in DTYPES if any(row["dtype"] == dtype for row in rows)]
+    if not rows:
+        return
+    figure = Figure(figsize=(4 * len(dtypes), 5), layout="constrained")
+    axes = figure.subplots(1, len(dtypes), sharey=True, squeeze=False)[0]
+    for axis, dtype in zip(axes, dtypes, strict=True):
+        for label, operation, who, colour, style, marker in lines:
+            speed = {
+                row["list"]: row["bytes"] / row["seconds"][who] / 1e9
+                for row in rows
+                if row["dtype"] == dtype and row["operation"] == operation and who in row["seconds"]
+            }
+            heights = [speed.get(name, np.nan) for name in names]
+            axis.plot(names, heights, color=colour, linestyle=style, marker=marker, label=label)
+        axis.set(title=dtype, yscale="log", xlabel="list of gradients, from small to large")
+        axis.tick_params(axis="x", rotation=30)
+        axis.grid(alpha=0.3)
+    axes[0].set_ylabel("gradients unscaled, GB/s (more is better)")
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
+    figure.suptitle("Unscaling a list of gradients in place, one thread")
+    figure.savefig(path, dpi=120)
+
+
 def main():
     parser = argparse.ArgumentParser("ci/bench", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="fewer rows and rounds, under a minute")
     parser.add_argument("--only", default="", metavar="WORD", help="rows with this in title, list, dtype, operation")
     parser.add_argument("--json", type=Path, default="build/bench.json", metavar="FILE", help="default: %(default)s")
+    parser.add_argument("--picture", type=Path, default="build/bench.png", metavar="FILE", help="default: %(default)s")
     of_page = "only write this processor's table in docs/measured.md, from JSON files of it; those of older kernels go"
     parser.add_argument("--page", type=Path, metavar="FILE", nargs="+", help=of_page)
     options = parser.parse_args()
@@ -783,7 +822,8 @@ def main():
         if not row["met"]:
             print(f"  NOT MET: {row['list']}, {row['dtype']}, {row['operation']}: {HEADINGS[row['asked']]}")
     options.json.write_text(json.dumps({"machine": about, "quick": options.quick, "rows": rows}, indent=1) + "\n")
-    print(options.json)
+    picture(rows, options.picture)
+    print(f"{options.json} {options.picture}")
     return 0
 
 
