@@ -12,8 +12,7 @@ void check_conversion(const Dtype &in, const Dtype &out, const std::vector<uint6
                       double multiplier = 1)
 {
     Call c;
-    c.factor = {1 / multiplier, multiplier, static_cast<float>(1 / multiplier),
-                static_cast<float>(multiplier), 0};
+    c.factor = factor_of(1 / multiplier, multiplier);
     c.want = 0;
     c.each = c.histogram = false;
     c.entries = {{in.dtype, out.dtype, values.size(), Bytes(values.size() * in.size),
@@ -76,19 +75,13 @@ double any_double(Random &random)
     static const double limits[] = {0.0, -0.0,      1.0,       INFINITY, -INFINITY,
                                     NAN, 0x1p-1074, 0x1p-1022, 0x1p-537, 0x1.fffffffffffffp1023};
     const uint64_t bits = random.next(), rest = bits & ~(UINT64_C(0x7ff) << 52);
-    switch (random.next() % 5) {
-    case 0:
-        return bit_cast<double>(bits);
-    case 1:
-        return bit_cast<double>(rest | (963 + random.next() % 120) << 52);
-    case 2:
-        return bit_cast<double>((bits & UINT64_C(1) << 63) |
-                                random.next() >> (12 + random.next() % 50));
-    case 3:
-        return bit_cast<double>(rest | (450 + random.next() % 100) << 52);
-    default:
-        return limits[random.next() % (sizeof limits / sizeof *limits)];
-    }
+    const uint64_t kind = random.next() % 5;
+    return kind == 0   ? bit_cast<double>(bits)
+           : kind == 1 ? bit_cast<double>(rest | (963 + random.next() % 120) << 52)
+           : kind == 2 ? bit_cast<double>((bits & UINT64_C(1) << 63) |
+                                          random.next() >> (12 + random.next() % 50))
+           : kind == 3 ? bit_cast<double>(rest | (450 + random.next() % 100) << 52)
+                       : limits[random.next() % std::size(limits)];
 }
 } // namespace
 

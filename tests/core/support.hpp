@@ -201,6 +201,12 @@ inline std::vector<std::string> preset_names()
     return names;
 }
 
+/* A factor that gsc_factor_init may refuse, as a float cannot hold it. */
+inline gsc_factor factor_of(double scale, double inverse, uint64_t generation = 0)
+{
+    return {scale, inverse, static_cast<float>(scale), static_cast<float>(inverse), generation};
+}
+
 inline gsc_state started(const gsc_policy &policy)
 {
     gsc_state state;

@@ -28,12 +28,6 @@ namespace {
 
 constexpr uint64_t serial = 7; /* of the factors here */
 
-/* As of a state: gsc_factor_init refuses what a float cannot hold. */
-gsc_factor factor_of(double scale)
-{
-    return {scale, 1 / scale, static_cast<float>(scale), static_cast<float>(1 / scale), serial};
-}
-
 /* Numbers that become those of another dtype, which are 0 before. */
 Entry entry(const Dtype &in, const Dtype &out, const std::vector<double> &values)
 {
@@ -51,7 +45,7 @@ Call call_of(Operation operation, double scale, std::vector<Entry> entries)
 {
     Call c;
     c.operation = operation;
-    c.factor = factor_of(scale);
+    c.factor = factor_of(scale, 1 / scale, serial);
     c.entries = std::move(entries);
     for (Entry &e : c.entries) {
         e.in_place &= operation != ACCUMULATE;
@@ -361,13 +355,19 @@ TEST_CASE("a call needs less stack than the header says, whatever the compiler",
         for (double scale : {65536.0, 1e39})
             for (int i = 0; i < 8; i++) {
                 const bool all = i & 1, clamps = i & 2 && operation == UNSCALE, apart = i & 4;
-                Call c = call_of(operation, scale,
-                                 {entry(f32, f16, values), entry(f32, f32, values),
-                                  entry(f64, f32, values), entry(f32, f64, values)});
-                c.want = all ? want_all : 0;
-                c.each = c.histogram = all;
-                c.clamp = clamps ? 1 : 0;
-                const auto call = [&] { outcome(c, nullptr, nullptr, apart); };
+                const Call c = call_of(operation, scale,
+                                       {entry(f32, f16, values), entry(f32, f32, values),
+                                        entry(f64, f32, values), entry(f32, f64, values)});
+                const Image image(c, apart);
+                const auto call = [&] {
+                    gsc_report report, each[4];
+                    int64_t histogram[GSC_HISTOGRAM_LENGTH];
+                    gsc_tensor_options options = wanting(all ? want_all : 0);
+                    options.per_tensor = all ? each : nullptr;
+                    options.histogram = all ? histogram : nullptr;
+                    options.clamp = clamps ? 1 : 0;
+                    run(c, nullptr, image.in.data(), image.out.data(), &options, &report, nullptr);
+                };
                 call();
                 CHECK(stack_of(call) < most + start);
             }
@@ -392,7 +392,7 @@ TEST_CASE("flush-to-zero in the host loses nothing where the float inverse is su
         c.entries.push_back(entry(in, out, values));
     }
     for (double scale : {0x1p127, 1e38, 1e39, 1e40}) {
-        c.factor = factor_of(scale);
+        c.factor = factor_of(scale, 1 / scale, serial);
         Outcome e = outcome(c);
         const unsigned before = _mm_getcsr();
         _mm_setcsr(before | flush_to_zero | denormals_are_zero);

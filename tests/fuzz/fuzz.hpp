@@ -32,24 +32,15 @@ struct Source {
             "0x1.fffffffffffffp1023 0x1p-1022 4e-324 -1 -0.0 inf 448 65504 nan 0x1.fffffep-127 0.9 "
             "0.999");
         const double unit = static_cast<double>(bits(4)) * 0x1p-32;
-        switch (below(8)) {
-        case 0:
-            return 0;
-        case 1:
-            return 1;
-        case 2:
-            return std::ldexp(1, static_cast<int>(below(256)) - 128);
-        case 3:
-            return std::ldexp(1 + unit, static_cast<int>(below(2200)) - 1100);
-        case 4:
-            return unit;
-        case 5:
-            return std::ldexp(1 + unit, static_cast<int>(below(32)) - 16);
-        case 6:
-            return bit_cast<double>(bits(8));
-        default:
-            return ends[below(ends.size())];
-        }
+        const uint64_t kind = below(8);
+        return kind == 0   ? 0
+               : kind == 1 ? 1
+               : kind == 2 ? std::ldexp(1, static_cast<int>(below(256)) - 128)
+               : kind == 3 ? std::ldexp(1 + unit, static_cast<int>(below(2200)) - 1100)
+               : kind == 4 ? unit
+               : kind == 5 ? std::ldexp(1 + unit, static_cast<int>(below(32)) - 16)
+               : kind == 6 ? bit_cast<double>(bits(8))
+                           : ends[below(ends.size())];
     }
 };
 
@@ -84,6 +75,7 @@ template <class Part> void for_seeds(uint64_t seeds, Part part)
         Source source = {input.data(), input.data() + input.size()};
         part(source);
     }
+    describe = nullptr;
 }
 
 /* The parts. `rare` inputs may take long. */

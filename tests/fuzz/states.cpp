@@ -32,21 +32,20 @@ gsc_policy random_policy(Source &source)
         name = "openseq2seq_logmax"; /* the one that predicts */
     if (!source.one_in(4))
         gsc_policy_preset(name.c_str(), &p, nullptr);
-    for (uint64_t changes = source.below(8); changes > 0; changes--)
-        switch (source.below(3)) {
-        case 0:
+    for (uint64_t changes = source.below(8); changes > 0; changes--) {
+        const uint64_t kind = source.below(3);
+        if (kind == 0) {
             p.*words[source.below(words.size())] =
                 static_cast<uint32_t>(source.one_in(16) ? source.bits(4) : source.below(5));
-            break;
-        case 1:
+        } else if (kind == 1) {
             p.growth_interval = source.one_in(8) ? source.bits(8) : source.below(20);
             p.max_failed_backoffs = source.below(20);
             p.guard_warmup = source.below(20);
             p.guard_max_in_a_row = source.below(20);
-            break;
-        default:
+        } else {
             p.*doubles[source.below(doubles.size())] = source.number();
         }
+    }
     return p;
 }
 
@@ -133,27 +132,21 @@ void damage(Bytes &bytes, Source &source)
         const uint64_t at = source.below(bytes.size());
         const double number = source.number();
         const uint64_t word = bit_cast<uint64_t>(number) + source.below(3) - 1;
-        switch (source.below(4)) {
-        case 0:
+        const uint64_t kind = source.below(4);
+        if (kind == 0)
             bytes[at] ^= static_cast<unsigned char>(1u << source.below(8));
-            break;
-        case 1:
+        else if (kind == 1)
             bytes.resize(std::max<uint64_t>(at, 8));
-            break;
-        case 2:
+        else if (kind == 2)
             bytes.resize(bytes.size() + 8 * source.below(40));
-            if (bytes.size() >= head_size) { /* the sizes, as a later version might have them */
-                const auto size = static_cast<uint32_t>(bytes.size());
-                const uint32_t policy_size = size - uint32_t{head_size + sizeof(gsc_state) + 4};
-                std::memcpy(&bytes[12], &size, 4);
-                std::memcpy(&bytes[16], &policy_size, 4);
-                std::memcpy(&bytes[head_size], &policy_size,
-                            std::min<uint64_t>(4, size - head_size));
-            }
-            break;
-        default:
-            if (at / 8 * 8 + 8 <= bytes.size())
-                std::memcpy(&bytes[at / 8 * 8], &word, 8);
+        else if (at / 8 * 8 + 8 <= bytes.size())
+            std::memcpy(&bytes[at / 8 * 8], &word, 8);
+        if (kind == 2 && bytes.size() >= head_size) { /* sizes as of a later version */
+            const auto size = static_cast<uint32_t>(bytes.size());
+            const uint32_t policy_size = size - uint32_t{head_size + sizeof(gsc_state) + 4};
+            std::memcpy(&bytes[12], &size, 4);
+            std::memcpy(&bytes[16], &policy_size, 4);
+            std::memcpy(&bytes[head_size], &policy_size, std::min<uint64_t>(4, size - head_size));
         }
     }
     if (bytes.size() >= 4 && !source.one_in(4)) {
