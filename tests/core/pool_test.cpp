@@ -48,7 +48,7 @@ using std::chrono::milliseconds;
 /* As libraries of a host may have: every thread's stack is to hold it, too. */
 thread_local volatile char large_static_tls[600 << 10];
 
-using Pool = std::unique_ptr<gsc_pool, Destroy<gsc_pool_destroy>>;
+using Pool = std::shared_ptr<gsc_pool>;
 
 using Body = std::function<void(uint64_t)>;
 
@@ -149,7 +149,7 @@ bool threads_become(std::ptrdiff_t count)
 TEST_CASE("every task runs once, and all threads take part, again and again", "[pool][threads]")
 {
     for (uint32_t threads : {2u, 3u, 16u}) {
-        const Pool pool(gsc_pool_create(threads));
+        const Pool pool(gsc_pool_create(threads), gsc_pool_destroy);
         REQUIRE(pool);
         for (uint64_t count : {0u, 1u, 2u, 3u, 64u, 10000u}) {
             std::vector<std::atomic<int>> runs(count);
@@ -164,7 +164,7 @@ TEST_CASE("every task runs once, and all threads take part, again and again", "[
 
 TEST_CASE("a thread of a pool has stack enough, no signals, and a name", "[pool][threads]")
 {
-    const Pool pool(gsc_pool_create(3));
+    const Pool pool(gsc_pool_create(3), gsc_pool_destroy);
     const pthread_t caller = pthread_self();
     std::atomic<int> deep{0}, blocks_signals{0}, sees_faults{0}, named{0};
     const bool all = run_on_each(pool, 3, [&] {
@@ -214,7 +214,7 @@ TEST_CASE("a call computes in its caller's floating-point environment, whoever r
 
 TEST_CASE("who calls while a pool is busy runs the tasks itself", "[pool][threads]")
 {
-    const Pool pool(gsc_pool_create(3)); // one of them idle
+    const Pool pool(gsc_pool_create(3), gsc_pool_destroy); // one of them idle
     std::atomic<int> own{0};
     const auto call = [&] {
         const auto self = std::this_thread::get_id();
@@ -358,7 +358,7 @@ TEST_CASE("threads that cannot all be made are an error, and none stay", "[pool]
 
 TEST_CASE("a forked process makes its own threads", "[pool]")
 {
-    Pool pool(gsc_pool_create(3));
+    Pool pool(gsc_pool_create(3), gsc_pool_destroy);
     REQUIRE(run_on_each(pool, 3));
     CHECK(in_child([&] {
         const bool parents = run_on_each(pool, 3) && run_on_each(pool, 3);

@@ -352,13 +352,6 @@ inline std::vector<const gsc_kernels *> rungs_here(bool that_run = true)
 
 /* ---- contexts ---- */
 
-template <auto destroy> struct Destroy {
-    template <class T> void operator()(T *object) const
-    {
-        destroy(object);
-    }
-};
-
 /* Threads of the context's own, or what a function of the host runs. */
 struct Context {
     explicit Context(uint32_t threads, gsc_parallel_for *parallel_for = nullptr,
@@ -367,10 +360,10 @@ struct Context {
         const gsc_cpu_options options = {GSC_CPU_OPTIONS_SIZE, threads, parallel_for, pool};
         claim(gsc_context_create_cpu(&options, &on.context, nullptr) == GSC_OK,
               "there are threads");
-        owner.reset(on.context);
+        owner.reset(on.context, gsc_context_destroy);
     }
     gsc_exec on = GSC_EXEC_INIT;
-    std::unique_ptr<gsc_context, Destroy<gsc_context_destroy>> owner;
+    std::shared_ptr<gsc_context> owner;
 };
 
 /* ---- dtypes ---- */
