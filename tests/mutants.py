@@ -10,10 +10,8 @@ mutant that nobody saw is the same program, or shows that a test is missing. Exi
 """
 
 import argparse
-import os
 import random
 import re
-import signal
 import subprocess
 import sys
 import time
@@ -92,19 +90,14 @@ DOCUMENTATION = re.compile(r'""".*?"""', re.DOTALL)
 COMMENT = re.compile(r"^\s*(#|//|/?\*|@|\"\"\"|import |from |use |mod |typedef |enum |extern )")
 
 
-def without_documentation(text):
-    """Returns a text with blank lines in the place of what stands between three quotes."""
-    return DOCUMENTATION.sub(lambda match: "\n" * match[0].count("\n"), text)
-
-
 def mutants(files, generator):
     """Yields (file, number of the line, the line, its mutant) without an end."""
-    lines = [
-        (file, number, line)
-        for file in files
-        for number, line in enumerate(without_documentation(file.read_text()).splitlines(), 1)
-        if line.strip() and not COMMENT.match(line) and not line.rstrip().endswith("\\")
-    ]
+    lines = []
+    for file in files:
+        code = DOCUMENTATION.sub(lambda match: "\n" * match[0].count("\n"), file.read_text())
+        for number, line in enumerate(code.splitlines(), 1):
+            if line.strip() and not COMMENT.match(line) and not line.rstrip().endswith("\\"):
+                lines.append((file, number, line))
     made = set()
     while True:
         file, number, line = generator.choice(lines)
@@ -116,7 +109,7 @@ def mutants(files, generator):
             if not re.match(r"^\s+[\w.>*()\[\]-]+ ?([-+|&*]?= |\().*[;)\w\]]$", code) or "return" in code:
                 continue
             indent = re.match(r"\s*", line)[0]
-            new = indent + ("pass" if file.suffix == ".py" else "nil" if file.suffix == ".ex" else ";")
+            new = indent + {".py": "pass", ".ex": "nil"}.get(file.suffix, ";")
         else:
             found = list(re.finditer(MISTAKES[kind][0], code))
             if not found:
@@ -130,14 +123,8 @@ def mutants(files, generator):
 
 def run(command):
     """Returns True if a command succeeds within the limit."""
-    process = subprocess.Popen(command, shell=True, cwd=TREE, start_new_session=True,
-                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # fmt: skip
-    try:
-        return process.wait(LIMIT) == 0
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        return False
+    limited = ["timeout", "--signal=KILL", str(LIMIT), "bash", "-c", command]  # with all that it starts
+    return subprocess.run(limited, cwd=TREE, capture_output=True, check=False).returncode == 0
 
 
 def main():

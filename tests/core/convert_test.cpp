@@ -1,67 +1,40 @@
 // SPDX-License-Identifier: MIT
-// The conversions of plain C, with a multiplier of 1, against arithmetic that shares nothing with
-// them: exact values by ldexp, and the nearest one by looking for it among all.
+// Conversions of every rung against arithmetic that shares nothing with them: exact values by
+// ldexp, and the nearest one by looking for it among all. And the core's own fma.
 #include "cpu/fma.h"
-#include "support.hpp"
+#include "lists.hpp"
 
 namespace {
 
-/* Bits of one dtype in another, by the kernel of plain C that multiplies by 1, or two of them. */
-std::vector<uint64_t> converted(const Dtype &in, const Dtype &out,
-                                const std::vector<uint64_t> &values)
+/* Claims that each value times a power of two becomes the nearest one, of a tie the even one, or
+ * the NaN, quiet, with the same sign and upper payload. */
+void check_conversion(const Dtype &in, const Dtype &out, const std::vector<uint64_t> &values,
+                      double multiplier = 1)
 {
-    bool runs;
-    gsc_kernel *kernel = gsc_kernels_rung(0, &runs)->unscale[0][in.index][out.index];
-    if (!kernel)
-        return converted(f32, out, converted(in, f32, values));
-    Bytes from(values.size() * in.size), to(values.size() * out.size);
+    Call c;
+    c.factor = factor_of(1 / multiplier, multiplier);
+    c.want = 0;
+    c.each = c.histogram = false;
+    c.entries = {{in.dtype, out.dtype, values.size(), Bytes(values.size() * in.size),
+                  Bytes(values.size() * out.size)}};
     for (uint64_t i = 0; i < values.size(); i++)
-        write_bits(in, from.data(), i, values[i]);
-    for (uint64_t i = 0; i < values.size(); i += GSC_BLOCK)
-        kernel(&from[i * in.size], &to[i * out.size],
-               std::min<uint64_t>(GSC_BLOCK, values.size() - i), 1.0, nullptr);
-    std::vector<uint64_t> results;
-    for (uint64_t i = 0; i < values.size(); i++)
-        results.push_back(read_bits(out, to.data(), i));
-    return results;
+        write_bits(in, c.entries[0].data.data(), i, values[i]);
+    check_call(c, 0);
 }
-
-std::vector<uint64_t> all_bits(const Dtype &d)
-{
-    std::vector<uint64_t> all;
-    for (uint64_t bits = 0; bits < 2 * d.sign(); bits++)
-        all.push_back(bits);
-    return all;
-}
-
-/* The first conversion that gives neither the nearest value nor the NaN with the same sign and
- * upper payload, in words; empty if none does. */
-std::string wrong_conversion(const Dtype &in, const Dtype &out, const std::vector<uint64_t> &values)
-{
-    const std::vector<uint64_t> results = converted(in, out, values);
-    for (uint64_t i = 0; i < values.size(); i++) {
-        const uint64_t expected = is_nan(in, values[i]) ? convert_nan(in, out, values[i])
-                                                        : encode(out, decode(in, values[i]));
-        if (results[i] != expected)
-            return std::string(in.name) + " " + hex(values[i]) + " to " + out.name + ": " +
-                   hex(results[i]) + ", not " + hex(expected);
-    }
-    return "";
-}
-
-const std::vector<Dtype> wides = {f32, f64}, narrows(dtypes + 2, std::end(dtypes));
 
 } // namespace
 
 TEST_CASE("a conversion gives the nearest value, a tie the even one, or the NaN, quiet",
           "[convert]")
 {
-    for (const Dtype &narrow : narrows)
-        for (const Dtype &wide : wides) {
-            CHECK(wrong_conversion(narrow, wide, all_bits(narrow)) == "");
+    for (const Dtype &narrow : std::vector<Dtype>(dtypes + 2, std::end(dtypes)))
+        for (const Dtype &wide : {f32, f64}) {
             Random random = {narrow.size + wide.size};
             const std::vector<double> &exact = narrow_values(narrow);
-            std::vector<uint64_t> values;
+            std::vector<uint64_t> all, values;
+            for (uint64_t bits = 0; bits < 2 * narrow.sign(); bits++)
+                all.push_back(bits);
+            check_conversion(narrow, wide, all);
             for (uint64_t i = 0; i + 1 < exact.size(); i++)
                 for (double x : {exact[i], (exact[i] + exact[i + 1]) / 2})
                     for (uint64_t sign : {uint64_t{0}, wide.sign()})
@@ -74,7 +47,7 @@ TEST_CASE("a conversion gives the nearest value, a tie the even one, or the NaN,
                 const double error = std::exp2(-60 * random.unit()) * (random.unit() - 0.5);
                 values.push_back(encode(wide, middle * (1 + error)));
             }
-            CHECK(wrong_conversion(wide, narrow, values) == "");
+            check_conversion(wide, narrow, values);
         }
     for (const Dtype &in : dtypes)
         for (const Dtype &out : dtypes) {
@@ -85,16 +58,11 @@ TEST_CASE("a conversion gives the nearest value, a tie the even one, or the NaN,
                 const uint64_t sign = random.next() & in.sign();
                 nans.push_back(sign | in.infinity() | std::max<uint64_t>(payload, 1));
             }
-            CHECK(wrong_conversion(in, out, nans) == "");
+            check_conversion(in, out, nans, 2); // by 1, the bits of one dtype would be copied
         }
 }
 
 namespace {
-
-double double_of(uint64_t bits)
-{
-    return bit_cast<double>(bits);
-}
 
 uint64_t bits_of(double x)
 {
@@ -107,18 +75,13 @@ double any_double(Random &random)
     static const double limits[] = {0.0, -0.0,      1.0,       INFINITY, -INFINITY,
                                     NAN, 0x1p-1074, 0x1p-1022, 0x1p-537, 0x1.fffffffffffffp1023};
     const uint64_t bits = random.next(), rest = bits & ~(UINT64_C(0x7ff) << 52);
-    switch (random.next() % 5) {
-    case 0:
-        return double_of(bits);
-    case 1:
-        return double_of(rest | (963 + random.next() % 120) << 52);
-    case 2:
-        return double_of((bits & UINT64_C(1) << 63) | random.next() >> (12 + random.next() % 50));
-    case 3:
-        return double_of(rest | (450 + random.next() % 100) << 52);
-    default:
-        return limits[random.next() % (sizeof limits / sizeof *limits)];
-    }
+    const uint64_t kind = random.next() % 5;
+    return kind == 0   ? bit_cast<double>(bits)
+           : kind == 1 ? bit_cast<double>(rest | (963 + random.next() % 120) << 52)
+           : kind == 2 ? bit_cast<double>((bits & UINT64_C(1) << 63) |
+                                          random.next() >> (12 + random.next() % 50))
+           : kind == 3 ? bit_cast<double>(rest | (450 + random.next() % 100) << 52)
+                       : limits[random.next() % std::size(limits)];
 }
 } // namespace
 
@@ -131,15 +94,12 @@ TEST_CASE("fma.h rounds once, as the machine's own fma does", "[convert]")
         /* Or all but cancels the product. */
         const double z = random.next() % 4
                              ? any_double(random)
-                             : double_of(bit_cast<uint64_t>(-x * y) + random.next() % 5 - 2);
-        if (bits_of(gsc_fma(x, y, z)) != bits_of(std::fma(x, y, z)))
-            wrong = hex(bits_of(x)) + " * " + hex(bits_of(y)) + " + " + hex(bits_of(z));
+                             : bit_cast<double>(bit_cast<uint64_t>(-x * y) + random.next() % 5 - 2);
         const float a = static_cast<float>(x), b = static_cast<float>(y), c = static_cast<float>(z);
-        if (bits_of(static_cast<double>(gsc_fmaf(a, b, c))) !=
-            bits_of(static_cast<double>(std::fma(a, b, c))))
-            wrong = "float " + hex(bits_of(static_cast<double>(a))) + " * " +
-                    hex(bits_of(static_cast<double>(b))) + " + " +
-                    hex(bits_of(static_cast<double>(c)));
+        if (bits_of(gsc_fma(x, y, z)) != bits_of(std::fma(x, y, z)) ||
+            bits_of(static_cast<double>(gsc_fmaf(a, b, c))) !=
+                bits_of(static_cast<double>(std::fma(a, b, c))))
+            wrong = hex(bits_of(x)) + " * " + hex(bits_of(y)) + " + " + hex(bits_of(z));
     }
     CHECK(wrong == "");
 }

@@ -140,35 +140,6 @@ struct Expected {
     }
 };
 
-std::string place(const gsc_error &err)
-{
-    const std::string field = err.field;
-    return err.name + (err.index < 0 ? "" : "[" + std::to_string(err.index) + "]") +
-           (field.empty() ? "" : "." + field);
-}
-
-std::string text(gsc_status status, int argument, const std::string &where)
-{
-    return "status " + std::to_string(status) + ", argument " + std::to_string(argument) + ", " +
-           where;
-}
-
-/* What holds of every error: the parts say the same, and the sentence is for any language. */
-void check_sentence(const gsc_error &err)
-{
-    const std::string message = err.message;
-    CAPTURE(message, err.value, err.low, err.high, err.subject_length);
-    REQUIRE(std::memchr(err.name, 0, sizeof err.name));
-    REQUIRE(std::memchr(err.field, 0, sizeof err.field));
-    REQUIRE(std::memchr(err.message, 0, sizeof err.message));
-    CHECK(message.find("gsc_") == std::string::npos);
-    CHECK(message.find("GSC_") == std::string::npos);
-    CHECK((err.subject_length == 0 || message.substr(0, err.subject_length) == place(err) + " "));
-    CHECK(message.size() > err.subject_length + 5);
-    CHECK(!(err.low > err.high));
-    CHECK((err.reserved[0] == 0 && err.reserved[1] == 0));
-}
-
 void check_refused(const std::string &name, const Spoil &spoil, const Expected &expected)
 {
     const Function &f = function(name);
@@ -179,31 +150,19 @@ void check_refused(const std::string &name, const Spoil &spoil, const Expected &
     std::memset(&err, 0x5a, sizeof err);
     CAPTURE(f.name, expected.hint);
     const gsc_status status = f.call(w, &err);
-    REQUIRE(status != GSC_OK);
-    CHECK(text(status, err.argument, place(err)) ==
-          text(expected.status,
-               f.position(expected.argument.empty() ? expected.name() : expected.argument),
-               expected.place));
-    CHECK(err.status == status);
+    const std::string &argument = expected.argument.empty() ? expected.name() : expected.argument;
+    CHECK(status == expected.status);
+    CHECK(err.argument == f.position(argument));
+    CHECK(place(err) == expected.place);
+    check_error(err, status);
     CHECK(std::string(err.message).find(expected.hint) != std::string::npos);
     const Number &number = expected.number;
     CHECK((std::isnan(number.value) || err.value == number.value));
     CHECK((std::isnan(number.low) || err.low == number.low));
     CHECK((std::isnan(number.high) || err.high == number.high));
-    check_sentence(err);
 }
 
 } // namespace
-
-TEST_CASE("what the tables spoil is valid before", "[errors]")
-{
-    for (const Function &f : functions) {
-        World w;
-        make(w);
-        CAPTURE(f.name);
-        CHECK(f.call(w, nullptr) == GSC_OK);
-    }
-}
 
 /* ---- tensors ---- */
 
@@ -250,11 +209,7 @@ TEST_CASE("tensors, factors and options that are invalid are refused", "[errors]
         {SET(factor.inverse = -2), GSC_ERROR_FACTOR, "factor.inverse", "above 0"},
         {SET(factor.inverse = 16), GSC_ERROR_FACTOR, "factor.inverse", "1 / factor.scale"},
         {SET(factor.inverse *= 1 + 0x1p-19), GSC_ERROR_FACTOR, "factor.inverse", "1 / factor"},
-        {SET(options.want = 8),
-         GSC_ERROR_VALUE,
-         "options.want",
-         "of the bits 1, 2 and 4",
-         {8, 0, 7}},
+        {SET(options.want = 8), GSC_ERROR_VALUE, "options.want", "the bits 1, 2 and 4", {8, 0, 7}},
         {SET(options.want = 1u << 31), GSC_ERROR_VALUE, "options.want", "must be", {0x1p31, 0, 7}},
         {SET(options.clamp = -1), GSC_ERROR_VALUE, "options.clamp", "must be", {-1}},
         {SET(options.clamp = infinity), GSC_ERROR_VALUE, "options.clamp", "must be", {infinity}},
@@ -281,14 +236,9 @@ TEST_CASE("neighbours, the same address, and empty tensors do not overlap", "[er
         SET(out[1].data = &w.values[8]),
         SET(out[1].data = w.values),
         SET(out[1].data = &w.values[4]),
-        [](World &w) {
-            w.tensors[1].count = w.out[1].count = 0;
-            w.out[1].data = reinterpret_cast<char *>(&w.values[4]) + 1;
-        },
-        [](World &w) {
-            w.tensors[1] = list(&w.values[4], GSC_F16);
-            w.out[1] = list(&w.values[4], GSC_BF16);
-        },
+        SET(tensors[1].count = w.out[1].count = 0,
+            w.out[1].data = reinterpret_cast<char *>(&w.values[4]) + 1),
+        SET(tensors[1] = list(&w.values[4], GSC_F16), w.out[1] = list(&w.values[4], GSC_BF16)),
     };
     for (const Spoil &spoil : spoils) {
         World w;
@@ -387,7 +337,7 @@ TEST_CASE("contexts and memory that cannot be made", "[errors]")
         CHECK(gsc_context_create_cpu(&options, &context, &err) == GSC_ERROR_VALUE);
         CHECK(place(err) == (threads == 1 ? "options.pool" : "options.threads"));
         CHECK((threads == 1 || (err.value == threads && err.low == 1 && err.high == 1024)));
-        check_sentence(err);
+        check_error(err, GSC_ERROR_VALUE);
     }
     void *memory;
     CHECK(gsc_memory_create(nullptr, 2, 8, &memory, &err) == GSC_ERROR_VALUE);
@@ -395,7 +345,7 @@ TEST_CASE("contexts and memory that cannot be made", "[errors]")
     for (uint64_t size : {UINT64_MAX, UINT64_MAX - 255}) {
         CHECK(gsc_memory_create(nullptr, GSC_MEMORY_DEVICE, size, &memory, &err) ==
               GSC_ERROR_MEMORY);
-        check_sentence(err);
+        check_error(err, GSC_ERROR_MEMORY);
     }
 }
 
@@ -496,17 +446,9 @@ TEST_CASE("fields of a policy that do not go together", "[errors]")
                       {GSC_ERROR_POLICY, row.place, row.hint});
     const gsc_policy large = zeros.init_scale(1e39).arithmetic(GSC_ARITHMETIC_F64_TO_F32);
     CHECK(gsc_policy_check(&large, nullptr) == GSC_ERROR_POLICY);
-    check_refused("gsc_measure",
-                  [](World &w) {
-                      w.options.policy = &w.policy;
-                      w.policy.struct_size = 42;
-                  },
+    check_refused("gsc_measure", SET(options.policy = &w.policy, w.policy.struct_size = 42),
                   {GSC_ERROR_STRUCT_SIZE, "policy.struct_size", "is", {}, "options"});
-    check_refused("gsc_measure",
-                  [](World &w) {
-                      w.options.policy = &w.policy;
-                      w.policy.reserved = 1;
-                  },
+    check_refused("gsc_measure", SET(options.policy = &w.policy, w.policy.reserved = 1),
                   {GSC_ERROR_POLICY, "policy.reserved", " 0", {1, 0, 0}, "options"});
 }
 
@@ -572,23 +514,12 @@ TEST_CASE("a state that no update leads to", "[errors]")
 
 TEST_CASE("a report that an update, a clip or a merge cannot use", "[errors]")
 {
-    const Spoil failed = SET(report.status = GSC_ERROR_FACTOR);
-    const Spoil no_norm = [](World &w) {
-        w.report.measured = w.reports[1].measured = GSC_WANT_AMAX;
-        w.policy.overflow_test = GSC_TEST_NORM;
-    };
-    const Spoil no_amax = [](World &w) {
-        w.report.measured = GSC_WANT_NORM;
-        w.policy.target_amax = 1;
-    };
-    const Spoil no_norm_to_guard = [](World &w) {
-        w.report.measured = GSC_WANT_AMAX;
-        w.policy.guard_norm = 1;
-    };
-    const Spoil of_rank = [](World &w) {
-        w.report.status = GSC_ERROR_MEMORY;
-        w.report.status_rank_plus_1 = 4;
-    };
+    const Spoil failed = SET(report.status = GSC_ERROR_FACTOR),
+                of_rank = SET(report.status = GSC_ERROR_MEMORY, w.report.status_rank_plus_1 = 4),
+                no_amax = SET(report.measured = GSC_WANT_NORM, w.policy.target_amax = 1),
+                no_norm_to_guard = SET(report.measured = GSC_WANT_AMAX, w.policy.guard_norm = 1),
+                no_norm = SET(report.measured = w.reports[1].measured = GSC_WANT_AMAX,
+                              w.policy.overflow_test = GSC_TEST_NORM);
     const std::string update = "gsc_state_update", clip = "gsc_factor_clip_grad_norm";
     const struct {
         std::string call, place, hint;
@@ -666,7 +597,7 @@ TEST_CASE("an unknown preset is told the nearest name, and a long one is cut", "
         CAPTURE(message);
         CHECK(message.find(name.substr(0, 20)) != std::string::npos);
         CHECK(message.find(nearest) != std::string::npos);
-        check_sentence(err);
+        check_error(err, GSC_ERROR_PRESET);
     }
 }
 

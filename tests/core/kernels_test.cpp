@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #include <cfloat>
-#include <utility>
+#include <tuple>
 
 #include "support.hpp"
 
@@ -19,54 +19,45 @@ namespace {
 
 struct Operation {
     std::string name;
-    Dtype in, out;           // out.size is 0 for a kernel that only reads
-    bool norm, adds, tabled; // tabled: with the table of its multiplier
-    gsc_kernel *(*of)(const gsc_kernels &);
-    bool counts = false; // what becomes zero, or subnormal
+    Dtype in, out; // out.size is 0 for a kernel that only reads
+    std::function<gsc_kernel *(const gsc_kernels &)> of;
+    bool norm = false, adds = false, counts = false; // counts: what becomes zero, or subnormal
+    bool tabled = false;                             // with the table of its multiplier
 };
-
-std::vector<Operation> all_operations()
-{
-    constexpr Dtype none = {0, 0, "none", 0, 0, 0};
-    std::vector<Operation> all;
-#define READERS(in)                                                                                \
-    all.push_back({"check " #in, in, none, false, false, false,                                    \
-                   [](const gsc_kernels &k) { return k.check[gsc_##in]; }});                       \
-    all.push_back({"norm " #in, in, none, true, false, false,                                      \
-                   [](const gsc_kernels &k) { return k.norm[gsc_##in]; }});
-#define WRITER(does, in, out)                                                                      \
-    all.push_back({"unscale " #does " " #in " " #out, in, out, ((does)&GSC_SUMS) != 0, false,      \
-                   false,                                                                          \
-                   [](const gsc_kernels &k) { return k.unscale[does][gsc_##in][gsc_##out]; },      \
-                   ((does)&GSC_COUNTS) != 0});
-#define WRITERS(in, out)  WRITER(0, in, out) WRITER(1, in, out)
-#define COUNTERS(in, out) WRITER(2, in, out) WRITER(3, in, out)
-#define SUM(in, out)                                                                               \
-    all.push_back({"add " #in " " #out, in, out, false, true, false,                               \
-                   [](const gsc_kernels &k) { return k.add[gsc_##in][gsc_##out]; }});
-#define CLAMP(in)                                                                                  \
-    all.push_back({"clamp " #in, in, in, false, false, false,                                      \
-                   [](const gsc_kernels &k) { return k.clamp[gsc_##in]; }});
-#define TABLED(d)                                                                                  \
-    WRITERS(d, d) COUNTERS(d, d) for (size_t i = all.size() - 4; i < all.size(); i++)              \
-    {                                                                                              \
-        all[i].name += " by table";                                                                \
-        all[i].tabled = true;                                                                      \
-    }
-    GSC_FOR_DTYPES(READERS)
-    GSC_FOR_PAIRS(WRITERS)
-    GSC_FOR_COUNTED_PAIRS(COUNTERS)
-    TABLED(f8_e4m3fn)
-    TABLED(f8_e5m2)
-    GSC_FOR_SUMS(SUM)
-    CLAMP(f32)
-    CLAMP(f64)
-    return all;
-}
 
 const gsc_kernels &plain_c()
 {
     return *rungs_here()[0];
+}
+
+/* Every kernel that plain C has. */
+std::vector<Operation> all_operations()
+{
+    using Rung = const gsc_kernels &;
+    constexpr Dtype none = {0, 0, "", 0, 0, 0};
+    std::vector<Operation> all;
+    for (const Dtype &in : dtypes) {
+        const uint32_t i = in.index;
+        all.push_back({"check", in, none, [=](Rung k) { return k.check[i]; }});
+        all.push_back({"norm", in, none, [=](Rung k) { return k.norm[i]; }, true});
+        if (i <= gsc_f64)
+            all.push_back({"clamp", in, in, [=](Rung k) { return k.clamp[i]; }});
+        for (const Dtype &out : dtypes) {
+            const uint32_t o = out.index;
+            if (i <= gsc_f64)
+                all.push_back({"add", in, out, [=](Rung k) { return k.add[i][o]; }, false, true});
+            for (uint32_t does = 0; does < 4; does++) {
+                const auto unscale = [=](Rung k) { return k.unscale[does][i][o]; };
+                const bool sums = does & GSC_SUMS, counts = does & GSC_COUNTS;
+                if (unscale(plain_c()))
+                    all.push_back({"unscale", in, out, unscale, sums, false, counts});
+                if (in.size == 1 && i == o)
+                    all.push_back(
+                        {"unscale by table", in, out, unscale, sums, false, counts, true});
+            }
+        }
+    }
+    return all;
 }
 
 std::string names(const std::vector<const gsc_kernels *> &rungs)
@@ -146,21 +137,9 @@ class Fenced {
 
 /* ---- one call ---- */
 
-/* All that a kernel says and does. */
-struct Outcome {
-    uint64_t most;
-    Bytes out;
-    double sum; // 0 where the input is not all finite: then it says nothing
-    uint64_t zeros, subnormals;
-    bool stayed_inside; // nothing but the output was written
-    bool kept;          // the input, by a kernel that does
-    bool operator==(const Outcome &other) const
-    {
-        return most == other.most && out == other.out && same(sum, other.sum) &&
-               zeros == other.zeros && subnormals == other.subnormals &&
-               stayed_inside == other.stayed_inside && kept == other.kept;
-    }
-};
+/* The largest |bits|, the output, the bits of the sum (0 where the input is not all finite: then it
+ * says nothing), the numbers that became zero and subnormal. */
+using Outcome = std::tuple<uint64_t, Bytes, uint64_t, uint64_t, uint64_t>;
 
 Outcome call(const gsc_kernels &rung, const Operation &op, const Bytes &data, uint64_t n, double m,
              Place place)
@@ -179,7 +158,6 @@ Outcome call(const gsc_kernels &rung, const Operation &op, const Bytes &data, ui
             write_bits(op.out, out, i, random.next());
     }
 
-    Outcome o;
     gsc_norm norm = {};
     gsc_table table;
     if (op.tabled) {
@@ -194,18 +172,19 @@ Outcome call(const gsc_kernels &rung, const Operation &op, const Bytes &data, ui
         small.least = std::min(std::max(small.not_zero, op.in.normal()), small.normal);
     }
     gsc_norm *needed = op.norm || op.tabled || op.counts ? &norm : nullptr;
-    o.most = op.of(rung)(in, op.out.size ? out : nullptr, n, m, needed);
-    o.sum = o.most < op.in.infinity() ? norm.sum : 0;
-    o.zeros = norm.small.zeros;
-    o.subnormals = norm.small.subnormals;
+    const uint64_t most = op.of(rung)(in, op.out.size ? out : nullptr, n, m, needed);
+    const auto is_input = [&](const void *at) {
+        return n == 0 || std::memcmp(at, data.data(), in_bytes) == 0;
+    };
     const bool keeps = (op.norm || (norm.keeps_input && rung.looks_up)) &&
                        op.in.dtype == op.out.dtype && op.in.size <= 2;
-    o.kept = !keeps || n == 0 || std::memcmp(norm.input, data.data(), in_bytes) == 0;
-    o.out.assign(out, out + out_bytes);
-    o.stayed_inside = from.marked_outside(in, in_bytes) &&
-                      to.marked_outside(apart, in_place ? 0 : out_bytes) &&
-                      (in_place || in_bytes == 0 || std::memcmp(in, data.data(), in_bytes) == 0);
-    return o;
+    claim(!keeps || is_input(norm.input), "a kernel keeps its input", op.name);
+    claim(from.marked_outside(in, in_bytes) && to.marked_outside(apart, in_place ? 0 : out_bytes) &&
+              (in_place || is_input(in)),
+          "nothing but the output is written", op.name);
+    return {most, Bytes(out, out + out_bytes),
+            most < op.in.infinity() ? bit_cast<uint64_t>(norm.sum) : 0, norm.small.zeros,
+            norm.small.subnormals};
 }
 
 /* ---- the comparison ---- */
@@ -270,8 +249,8 @@ std::string difference(const Operation &op, const Bytes &data, uint64_t n, doubl
                 call(*rung, op, data, n, m, place) == expected)
                 continue;
             std::ostringstream text;
-            text << rung->name << ": " << op.name << ", n " << n << ", multiplier " << m
-                 << ", place " << static_cast<int>(place);
+            text << rung->name << ": " << op.name << " " << op.in.name << " " << op.out.name
+                 << ", n " << n << ", multiplier " << m << ", place " << static_cast<int>(place);
             return text.str();
         }
     return "";

@@ -129,6 +129,7 @@ struct Outcome {
     gsc_report report = measured;
     Reports each;
     std::array<int64_t, GSC_HISTOGRAM_LENGTH> histogram = {};
+    std::string message = ""; /* of a call that is refused */
 };
 
 /* What differs, in words; empty if nothing does. */
@@ -148,9 +149,10 @@ inline std::string difference(const Outcome &a, const Outcome &b)
     return text;
 }
 
-/* Runs a valid call on fresh memory, full of a mark where the library is to write. */
+/* Runs a call on fresh memory, full of a mark where the library is to write. */
 inline Outcome outcome(const Call &c, const gsc_kernels *rung = nullptr,
-                       const gsc_exec *on = nullptr, bool apart = false)
+                       const gsc_exec *on = nullptr, bool apart = false,
+                       gsc_status expected = GSC_OK)
 {
     Image image(c, apart), fresh(c, apart);
     Outcome o;
@@ -167,11 +169,19 @@ inline Outcome outcome(const Call &c, const gsc_kernels *rung = nullptr,
     o.histogram.fill(c.histogram ? -1 : 0);
     options.per_tensor = c.each ? o.each.data() : nullptr;
     options.histogram = c.histogram ? o.histogram.data() : nullptr;
-    claim(run(c, on, image.in.data(), image.out.data(), has_options ? &options : nullptr,
-              c.has_report ? &o.report : nullptr, &err) == GSC_OK,
-          "a valid call succeeds", err.message);
+    const Outcome before = o;
+    const gsc_status status =
+        run(c, on, image.in.data(), image.out.data(), has_options ? &options : nullptr,
+            c.has_report ? &o.report : nullptr, &err);
+    claim(status == expected, "a valid call succeeds", err.message);
     forced_rung = nullptr;
     claim(std::fegetround() == rounding, "the rounding mode stays");
+    if (status != GSC_OK) {
+        claim(image.blocks == fresh.blocks && difference(o, before).empty(),
+              "a refused call writes nothing");
+        o.message = err.message;
+        return o;
+    }
     for (uint64_t i = 0; i < n && c.writes(); i++) {
         const auto *at = static_cast<const unsigned char *>(image.out[i].data);
         o.outputs.emplace_back(at, at + c.entries[i].before.size());
@@ -189,19 +199,6 @@ inline Outcome outcome(const Call &c, const gsc_kernels *rung = nullptr,
 }
 
 /* ---- what the numerics say ---- */
-
-/* A report where less was measured. */
-inline gsc_report only(uint32_t measures, gsc_report r)
-{
-    r.measured = want_all & measures;
-    if (!(r.measured & GSC_WANT_NORM))
-        r.sum_squares = 0;
-    if (!(r.measured & GSC_WANT_AMAX))
-        r.amax = 0;
-    if (!(r.measured & GSC_WANT_UNDERFLOW))
-        r.underflows_to_zero = r.underflows_to_subnormal = 0;
-    return r;
-}
 
 /* What a call says that asked for all, where `c` asks for less. */
 inline Outcome only(const Call &c, Outcome o)
@@ -392,14 +389,6 @@ inline int32_t run_in_odd_order(void *, gsc_task *task, void *data, uint64_t cou
     return 0;
 }
 
-inline gsc_exec exec_of(uint32_t threads, gsc_parallel_for *parallel_for)
-{
-    gsc_exec exec = GSC_EXEC_INIT;
-    const gsc_cpu_options options = {GSC_CPU_OPTIONS_SIZE, threads, parallel_for, nullptr};
-    claim(gsc_context_create_cpu(&options, &exec.context, nullptr) == GSC_OK, "there are threads");
-    return exec;
-}
-
 /* ---- the comparison ---- */
 
 /* Returns what plain C gives; `draw` picks the rung and the context of comparisons that one of
@@ -407,7 +396,7 @@ inline gsc_exec exec_of(uint32_t threads, gsc_parallel_for *parallel_for)
 inline Outcome check_call(const Call &c, uint64_t draw, bool with_model = true)
 {
     static const std::vector<const gsc_kernels *> rungs = rungs_here();
-    static const gsc_exec own = exec_of(3, nullptr), foreign = exec_of(2, run_in_odd_order);
+    static const Context own(3), foreign(2, run_in_odd_order);
     describe = [&] { return c.words(); };
     const gsc_kernels *any_rung = rungs[draw % rungs.size()];
     const auto same_as = [](const Outcome &expected, const Outcome &o, const char *text) {
@@ -418,7 +407,8 @@ inline Outcome check_call(const Call &c, uint64_t draw, bool with_model = true)
     for (uint64_t i = 1; i < rungs.size(); i++)
         same_as(first, outcome(c, rungs[i]), "every rung gives the same bits");
     same_as(first, outcome(c, any_rung, nullptr, true), "in place and apart are the same");
-    same_as(first, outcome(c, any_rung, draw / 8 % 2 ? &own : &foreign), "threads change nothing");
+    same_as(first, outcome(c, any_rung, draw / 8 % 2 ? &own.on : &foreign.on),
+            "threads change nothing");
 
     Call all = c;
     all.want = want_all;

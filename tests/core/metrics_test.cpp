@@ -5,11 +5,6 @@
 
 namespace {
 
-Policy torch()
-{
-    return {preset_policy("torch")};
-}
-
 struct Run {
     gsc_policy policy;
     gsc_state state = started(policy);
@@ -20,19 +15,17 @@ struct Run {
     {
     }
 
-    void step(double norm, int64_t nans = 0, int64_t infs = 0, int64_t zeros = 0)
+    Run &step(double norm, int64_t nans = 0, int64_t infs = 0, int64_t zeros = 0)
     {
-        report = measured;
+        report = report_of(nans + infs > 0 ? 'x' : '.', norm / 2);
         report.elements = 1000;
-        report.amax = norm / 2;
         report.sum_squares = norm * norm;
         report.nan_count = nans;
         report.inf_count = infs;
         report.underflows_to_zero = zeros;
-        report.overflow = nans + infs > 0;
-        report.found_inf = static_cast<float>(report.overflow);
         report.generation = state.factor.generation;
         state = updated(policy, state, report);
+        return *this;
     }
 
     std::vector<gsc_note> findings(const Reports &tensors = {}) const
@@ -83,11 +76,8 @@ struct Run {
 TEST_CASE("the metrics are the state's and the report's numbers, and null if not known",
           "[metrics]")
 {
-    Run run(torch().growth_interval(2).guard_norm(100));
-    run.step(3);
-    run.step(4, 1, 2);
-    run.step(200, 0, 0, 5);
-    run.step(1, 0, 0, 250);
+    Run run(preset_policy("torch").growth_interval(2).guard_norm(100));
+    run.step(3).step(4, 1, 2).step(200, 0, 0, 5).step(1, 0, 0, 250);
     CHECK(run.metrics() ==
           "loss_scale 32768. skip false overflow false norm 1. amax 0.5. zero_share 0.25. "
           "total_overflows 1 total_guard_skips 1 total_growths 0 total_backoffs 1 "
@@ -97,13 +87,13 @@ TEST_CASE("the metrics are the state's and the report's numbers, and null if not
           "loss_scale 16384. skip true overflow true norm null amax null zero_share 0. "
           "total_overflows 2 total_guard_skips 1 total_growths 0 total_backoffs 2 "
           "steps_since_change 0 nan_count 2 inf_count 3 guard_threshold null guard_multiplier 0.");
-    CHECK(Run(torch()).metrics(false) ==
+    CHECK(Run(preset_policy("torch")).metrics(false) ==
           "loss_scale 65536. skip false overflow false norm null amax null zero_share null "
           "total_overflows 0 total_guard_skips 0 total_growths 0 total_backoffs 0 "
           "steps_since_change 0 nan_count null inf_count null guard_threshold null "
           "guard_multiplier 1.");
     /* The overflow is that of the decision. */
-    Run bad(torch()), good(torch());
+    Run bad(preset_policy("torch")), good(preset_policy("torch"));
     bad.step(1, 1);
     good.step(1);
     REQUIRE(gsc_state_combine_decisions(nullptr, &good.state, &bad.state, &good.state, nullptr) ==
@@ -113,7 +103,7 @@ TEST_CASE("the metrics are the state's and the report's numbers, and null if not
 
 TEST_CASE("metrics beyond the capacity are only counted", "[metrics]")
 {
-    const Run run(torch());
+    const Run run(preset_policy("torch"));
     gsc_entry entries[32] = {};
     uint64_t count = 0;
     entries[14].kind = 77;
@@ -144,109 +134,79 @@ TEST_CASE("a good run has no findings with any preset", "[metrics]")
 
 TEST_CASE("each finding comes from the run that has the fault, with what to do", "[metrics]")
 {
-    SECTION("NaN that no scale cures")
-    {
-        Run run(torch().min_scale(128));
-        while (run.state.factor.scale > 128)
-            run.step(1, 1);
-        CHECK(run.findings().empty());
-        run.step(1, 1);
-        Reports tensors(3, run.report);
-        tensors[0].nan_count = tensors[1].nan_count = 0;
-        const gsc_note note = run.finding(GSC_NOTE_NOT_FINITE, tensors);
-        CHECK(note.entry == 2);
-        CHECK(
-            std::string(note.message) ==
-            "the gradients have NaN at a scale of 128, and no scale cures that: look at the input, "
-            "the loss and the parameters, and go back to an earlier checkpoint");
-        while (run.state.total_overflows < 100)
-            run.step(1, 1);
-        run.steps = 100; /* a scale that grows less often would not help */
-        run.finding(GSC_NOTE_NOT_FINITE);
-    }
-    SECTION("Inf without a scale")
-    {
-        Run run(zeros);
-        run.step(1, 0, 1);
-        run.finding(GSC_NOTE_NOT_FINITE);
-    }
-    SECTION("Inf of rules that never move, at a scale that could be lower")
-    {
-        Run run(zeros.init_scale(65536));
-        run.step(1, 0, 1);
-        CHECK(std::string(run.finding(GSC_NOTE_BACKOFF_FAILED).field) == "init_scale");
-    }
-    SECTION("a scale at its floor")
-    {
-        Run run(torch().init_scale(128).min_scale(128));
-        run.step(1, 0, 1);
-        run.step(1, 0, 1);
-        const gsc_note note = run.findings().at(0);
-        CHECK((note.kind == GSC_NOTE_BACKOFF_FAILED && note.value == 128));
-        CHECK(std::string(note.message) ==
-              "2 overflows in a row could not lower the scale, 128: lower min_scale, or look at "
-              "the input and the loss");
-    }
-    SECTION("a scale of 0")
-    {
-        Run run(torch().arithmetic(GSC_ARITHMETIC_F32_FLUSH));
-        while (run.state.factor.scale > 0)
-            run.step(1, 1);
-        CHECK(run.findings().at(0).kind == GSC_NOTE_UNUSABLE);
-    }
-    SECTION("overflows every few steps")
-    {
-        Run run(torch().growth_interval(100));
-        for (int step = 0; step < 400; step++)
-            run.step(1, 0, step % 10 == 0);
-        run.steps = 400;
-        CHECK(run.finding(GSC_NOTE_OVERFLOWS_OFTEN).value == 0.1);
-    }
-    SECTION("gradients that vanish")
-    {
-        Run run(zeros.init_scale(65536));
-        run.step(1, 0, 0, 20);
-        Reports tensors(3, run.report);
-        tensors[1].underflows_to_zero = 900;
-        const gsc_note note = run.finding(GSC_NOTE_UNDERFLOWS, tensors);
-        CHECK((note.entry == 1 && note.value == 0.02));
-    }
-    SECTION("an interval longer than the run, a ceiling that it cannot reach")
-    {
-        Run run(torch().growth_interval(100).max_scale(0x1p24));
-        run.step(1);
-        run.planned = 99;
-        run.finding(GSC_NOTE_NEVER_GROWS);
-        run.steps = 0;
-        run.planned = 799;
-        CHECK(run.finding(GSC_NOTE_CEILING_UNREACHABLE).value == 0x1p23);
-        run.planned = 800;
-        CHECK(run.findings().empty());
-    }
-    SECTION("a guard that never judges, one that lets nothing through")
-    {
-        Run run(preset_policy("guard"));
-        run.step(1);
-        run.planned = 100;
-        run.finding(GSC_NOTE_GUARD_IDLE);
-        Run shut(zeros.guard_norm(1));
-        for (int step = 0; step < 10; step++)
-            shut.step(2);
-        shut.finding(GSC_NOTE_GUARD_SKIPS);
-    }
-    SECTION("ranks that differ, a device that failed")
-    {
-        Run run(torch());
-        run.step(1);
-        run.report.status = GSC_ERROR_MISMATCH;
-        run.report.status_rank_plus_1 = 4;
-        CHECK(std::string(run.finding(GSC_NOTE_FAILURE).message) ==
-              "the ranks differ, first on rank 3: load the same checkpoint and use the same policy "
-              "on all ranks");
-        Run plain(zeros); /* its overflow is made up, and not Inf or NaN */
-        plain.step(1);
-        plain.report.status = GSC_ERROR_DEVICE;
-        plain.report.overflow = 1;
-        CHECK(plain.finding(GSC_NOTE_FAILURE).value == GSC_ERROR_DEVICE);
-    }
+    const Policy torch = preset_policy("torch");
+
+    Run nan(torch.min_scale(128));
+    while (nan.state.factor.scale > 128)
+        nan.step(1, 1);
+    CHECK(nan.findings().empty());
+    nan.step(1, 1); // no scale cures it
+    Reports tensors(3, nan.report);
+    tensors[0].nan_count = tensors[1].nan_count = 0;
+    gsc_note note = nan.finding(GSC_NOTE_NOT_FINITE, tensors);
+    CHECK(note.entry == 2);
+    CHECK(std::string(note.message) ==
+          "the gradients have NaN at a scale of 128, and no scale cures that: look at the input, "
+          "the loss and the parameters, and go back to an earlier checkpoint");
+    while (nan.state.total_overflows < 100)
+        nan.step(1, 1);
+    nan.steps = 100; // a scale that grows less often would not help
+    nan.finding(GSC_NOTE_NOT_FINITE);
+
+    // Inf without a scale, and of rules that never move, at a scale that could be lower.
+    Run(zeros).step(1, 0, 1).finding(GSC_NOTE_NOT_FINITE);
+    note = Run(zeros.init_scale(65536)).step(1, 0, 1).finding(GSC_NOTE_BACKOFF_FAILED);
+    CHECK(std::string(note.field) == "init_scale");
+
+    Run floor(torch.init_scale(128).min_scale(128));
+    note = floor.step(1, 0, 1).step(1, 0, 1).findings().at(0);
+    CHECK((note.kind == GSC_NOTE_BACKOFF_FAILED && note.value == 128));
+    CHECK(std::string(note.message) ==
+          "2 overflows in a row could not lower the scale, 128: lower min_scale, or look at "
+          "the input and the loss");
+
+    Run zero(torch.arithmetic(GSC_ARITHMETIC_F32_FLUSH));
+    while (zero.state.factor.scale > 0)
+        zero.step(1, 1);
+    CHECK(zero.findings().at(0).kind == GSC_NOTE_UNUSABLE);
+
+    Run often(torch.growth_interval(100));
+    for (; often.steps < 400; often.steps++)
+        often.step(1, 0, often.steps % 10 == 0);
+    CHECK(often.finding(GSC_NOTE_OVERFLOWS_OFTEN).value == 0.1);
+
+    Run vanishing(zeros.init_scale(65536));
+    vanishing.step(1, 0, 0, 20);
+    tensors.assign(3, vanishing.report);
+    tensors[1].underflows_to_zero = 900;
+    note = vanishing.finding(GSC_NOTE_UNDERFLOWS, tensors);
+    CHECK((note.entry == 1 && note.value == 0.02));
+
+    // An interval longer than the run, a ceiling that it cannot reach.
+    Run brief(torch.growth_interval(100).max_scale(0x1p24));
+    brief.step(1).planned = 99;
+    brief.finding(GSC_NOTE_NEVER_GROWS);
+    brief.planned = 799;
+    CHECK(brief.finding(GSC_NOTE_CEILING_UNREACHABLE).value == 0x1p23);
+    brief.planned = 800;
+    CHECK(brief.findings().empty());
+
+    // A guard that never judges, one that lets nothing through.
+    Run idle(preset_policy("guard")), shut(zeros.guard_norm(1));
+    idle.step(1).planned = 100;
+    idle.finding(GSC_NOTE_GUARD_IDLE);
+    for (int step = 0; step < 10; step++)
+        shut.step(2);
+    shut.finding(GSC_NOTE_GUARD_SKIPS);
+
+    // Ranks that differ; a device that failed, whose overflow is made up, and not Inf or NaN.
+    Run differs(torch), failed(zeros);
+    differs.step(1).report.status = GSC_ERROR_MISMATCH;
+    differs.report.status_rank_plus_1 = 4;
+    CHECK(std::string(differs.finding(GSC_NOTE_FAILURE).message) ==
+          "the ranks differ, first on rank 3: load the same checkpoint and use the same policy "
+          "on all ranks");
+    failed.step(1).report.status = GSC_ERROR_DEVICE;
+    failed.report.overflow = 1;
+    CHECK(failed.finding(GSC_NOTE_FAILURE).value == GSC_ERROR_DEVICE);
 }

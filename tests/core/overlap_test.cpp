@@ -1,32 +1,26 @@
 // SPDX-License-Identifier: MIT
 // Whether outputs share memory with other entries: cases by hand, and random lists against a
 // comparison of all pairs.
+#include <optional>
+
 #include "support.hpp"
 
 namespace {
 
-/* A list of entries at offsets of a range of addresses that nobody reads. */
-struct Entry {
-    uintptr_t start;
-    uint64_t count;
-    uint32_t dtype = GSC_F32;
-};
-using List = std::vector<Entry>;
+using List = std::vector<gsc_tensor>;
 
-std::vector<gsc_tensor> tensors_of(const List &list)
+/* Memory that nobody reads. */
+gsc_tensor at(uintptr_t offset, uint64_t count, uint32_t dtype = GSC_F32)
 {
-    std::vector<gsc_tensor> tensors;
-    for (const Entry &e : list)
-        tensors.push_back({reinterpret_cast<void *>(4096 + e.start), e.count, e.dtype, 0, {}});
-    return tensors;
+    return {reinterpret_cast<void *>(4096 + offset), count, dtype, 0, {}};
 }
 
 /* What a call finds: "out[1] out[0]", the entry and the output that shares its memory; or "". */
-std::string overlap(const std::vector<gsc_tensor> &in, const std::vector<gsc_tensor> *out)
+std::string overlap(const List &in, const std::optional<List> &out = {})
 {
     const uint64_t n = in.size(), guard = 0x5a5a;
     std::vector<uint64_t> scratch(2 * n + 1, guard);
-    const std::vector<gsc_tensor> before = in;
+    const List before = in;
     const gsc_tensor *outputs = out ? out->data() : in.data();
     gsc_error err;
     const gsc_status status =
@@ -51,17 +45,6 @@ std::string overlap(const std::vector<gsc_tensor> &in, const std::vector<gsc_ten
     return entry + " " + other;
 }
 
-std::string overlap(const List &in)
-{
-    return overlap(tensors_of(in), nullptr);
-}
-
-std::string overlap(const List &in, const List &out)
-{
-    const std::vector<gsc_tensor> outputs = tensors_of(out);
-    return overlap(tensors_of(in), &outputs);
-}
-
 bool share(const gsc_tensor &a, const gsc_tensor &b)
 {
     const uintptr_t p = reinterpret_cast<uintptr_t>(a.data),
@@ -72,10 +55,9 @@ bool share(const gsc_tensor &a, const gsc_tensor &b)
 }
 
 /* All overlaps, in the words of overlap(). */
-std::vector<std::string> overlaps(const std::vector<gsc_tensor> &in,
-                                  const std::vector<gsc_tensor> *out)
+std::vector<std::string> overlaps(const List &in, const std::optional<List> &out)
 {
-    const std::vector<gsc_tensor> &outputs = out ? *out : in;
+    const List &outputs = out ? *out : in;
     const std::string name = out ? "out[" : "tensors[";
     std::vector<std::string> found;
     for (size_t i = 0; i < in.size(); i++)
@@ -95,16 +77,16 @@ std::vector<std::string> overlaps(const std::vector<gsc_tensor> &in,
 
 TEST_CASE("an output that shares memory with another entry is refused", "[overlap]")
 {
-    CHECK(overlap({{0, 4}, {16, 4}, {32, 4}}, {{64, 4}, {80, 4}, {31, 4}}) == "tensors[1] out[2]");
-    CHECK(overlap({{0, 4}, {0, 4}}, {{16, 4}, {32, 4}}) == ""); // inputs may
-    CHECK(overlap({{4, 0}, {0, 0}}, {{4, 0}, {4, 0}}) == "");   // empty entries share nothing
-    std::vector<gsc_tensor> list = tensors_of({{0, 4}, {0, 0}, {16, 4}});
-    list[1].data = nullptr;
-    CHECK(overlap(list, nullptr) == "");
+    CHECK(overlap({at(0, 4), at(16, 4), at(32, 4)}, List{at(64, 4), at(80, 4), at(31, 4)}) ==
+          "tensors[1] out[2]");
+    CHECK(overlap({at(0, 4), at(0, 4)}, List{at(16, 4), at(32, 4)}) == ""); // inputs may
+    CHECK(overlap({at(4, 0), at(0, 0)}, List{at(4, 0), at(4, 0)}) ==
+          ""); // empty entries share nothing
+    CHECK(overlap({at(0, 4), {nullptr, 0, GSC_F32, 0, {}}, at(16, 4)}) == "");
     CHECK(gsc_tensors_check_overlap(nullptr, nullptr, 0, nullptr, 0, nullptr) == GSC_OK);
     const uintptr_t end = UINTPTR_MAX - 4096;
-    CHECK(overlap({{end - 32, 4}, {end - 16, 4}}) == "");
-    CHECK(overlap({{end - 16, 4}, {end - 17, 4}}) == "tensors[1] tensors[0]");
+    CHECK(overlap({at(end - 32, 4), at(end - 16, 4)}) == "");
+    CHECK(overlap({at(end - 16, 4), at(end - 17, 4)}) == "tensors[1] tensors[0]");
 }
 
 TEST_CASE("random lists, as a comparison of all pairs finds", "[overlap]")
@@ -117,24 +99,22 @@ TEST_CASE("random lists, as a comparison of all pairs finds", "[overlap]")
         const uint64_t n = is_long ? 4097 >> random.next() % 11 : 1 + random.next() % 12,
                        room = is_long ? 10 * n * n : 8 + random.next() % 800;
         const auto list = [&](bool in_order) {
-            std::vector<gsc_tensor> tensors;
-            uintptr_t next = 4096;
+            List tensors;
+            uintptr_t next = 0;
             for (uint64_t i = 0; i < n; i++) {
                 const uint32_t dtype = 1 + static_cast<uint32_t>(random.next() % 9);
                 const uint64_t count = random.next() % 6;
-                const uintptr_t start = in_order ? next : 4096 + random.next() % room;
+                const uintptr_t start = in_order ? next : random.next() % room;
                 next = start + count * gsc_dtype_size(dtype);
-                tensors.push_back({reinterpret_cast<void *>(start), count, dtype, 0, {}});
+                tensors.push_back(at(start, count, dtype));
             }
             return tensors;
         };
-        const std::vector<gsc_tensor> in = list(random.next() % 2), out = list(random.next() % 2);
-        for (const std::vector<gsc_tensor> *outputs :
-             {static_cast<const std::vector<gsc_tensor> *>(nullptr), &in, &out}) {
-            /* The same memory as another list is not a call in place. */
-            const std::vector<gsc_tensor> copy = outputs ? *outputs : std::vector<gsc_tensor>();
-            const std::string found = overlap(in, outputs ? &copy : nullptr);
-            const std::vector<std::string> all = overlaps(in, outputs ? &copy : nullptr);
+        const List in = list(random.next() % 2), out = list(random.next() % 2);
+        /* The same memory as another list is not a call in place. */
+        for (const std::optional<List> &outputs : {std::optional<List>(), {in}, {out}}) {
+            const std::string found = overlap(in, outputs);
+            const std::vector<std::string> all = overlaps(in, outputs);
             CAPTURE(round, n, found);
             REQUIRE(found.empty() == all.empty());
             REQUIRE((found.empty() || std::count(all.begin(), all.end(), found) == 1));

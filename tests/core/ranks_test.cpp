@@ -12,20 +12,7 @@ static_assert(GSC_POLICY_SIZE == 216 && sizeof gsc_state().reserved == 144);
 
 gsc_state stepped(const gsc_policy &p, const gsc_state &from, uint64_t draw)
 {
-    gsc_report report = measured;
-    report.overflow = draw % 5 == 0;
-    report.amax = static_cast<double>(1 + draw % 3);
-    return updated(p, from, report);
-}
-
-uint64_t digest(const gsc_policy *p, const gsc_state *s)
-{
-    gsc_report out;
-    REQUIRE(gsc_report_set_rank(nullptr, &measured, p, s, 0, &out, nullptr) == GSC_OK);
-    uint64_t alone = 0; // of nothing there is none
-    CHECK((gsc_state_digest(p, s, &alone, nullptr) == GSC_OK) == (p || s));
-    CHECK(alone == out.digest);
-    return out.digest;
+    return updated(p, from, report_of(draw % 5 ? '.' : 'x', static_cast<double>(1 + draw % 3)));
 }
 
 gsc_report stamped(const gsc_report &report, uint32_t rank, const gsc_policy *p = nullptr,
@@ -34,6 +21,14 @@ gsc_report stamped(const gsc_report &report, uint32_t rank, const gsc_policy *p 
     gsc_report out;
     REQUIRE(gsc_report_set_rank(nullptr, &report, p, s, rank, &out, nullptr) == GSC_OK);
     return out;
+}
+
+uint64_t digest(const gsc_policy *p, const gsc_state *s)
+{
+    uint64_t digest = 0; // of nothing there is none
+    CHECK((gsc_state_digest(p, s, &digest, nullptr) == GSC_OK) == (p || s));
+    CHECK(stamped(measured, 0, p, s).digest == digest);
+    return digest;
 }
 
 /* What a rank may send: without a digest, or of a rank of its own. */
@@ -47,60 +42,33 @@ gsc_report random_report(Random &random, uint32_t rank)
     return r;
 }
 
-Reports merged_in_groups(const Reports &reports, const std::vector<uint64_t> &sizes, uint32_t kind)
-{
-    Reports groups;
-    auto at = reports.begin();
-    for (uint64_t size : sizes) {
-        groups.push_back(merged(Reports(at, at + static_cast<std::ptrdiff_t>(size)), kind));
-        at += static_cast<std::ptrdiff_t>(size);
-    }
-    REQUIRE(at == reports.end());
-    return groups;
-}
-
 } // namespace
 
 TEST_CASE("each field that decides later steps is in the digest, and no other", "[state]")
 {
-    const Policy recommended = {preset_policy("recommended")}, // and all that goes with target_amax
-        base = recommended.ceiling_rule(GSC_LIMIT_ENFORCE).floor_rule(GSC_LIMIT_ENFORCE),
+    // And all that goes with target_amax.
+    const uint32_t enforce = GSC_LIMIT_ENFORCE;
+    const Policy base = preset_policy("recommended").ceiling_rule(enforce).floor_rule(enforce),
                  guard = base.guard_sigmas(3).guard_max_in_a_row(7);
     const gsc_state s = stepped(base, started(base), 1);
     std::vector<uint64_t> seen = {0, digest(&base, nullptr), digest(nullptr, &s)};
-    for (const Policy &p : {base,
-                            base.growth_factor(4),
-                            base.backoff_factor(0.25),
-                            base.backoff_factor(0), // divides, which rounds otherwise
-                            base.growth_interval(3),
-                            base.growth_rule(GSC_GROWTH_EXACT),
-                            base.growth_extra_steps(1),
-                            base.max_scale(0),
-                            base.min_scale(0),
-                            base.ceiling_rule(GSC_LIMIT_CLAMP),
-                            base.floor_rule(GSC_LIMIT_CLAMP),
-                            base.overflow_test(GSC_TEST_NORM),
-                            base.hysteresis(2),
-                            base.overflow_reset(0),
-                            base.apply_delay(1),
-                            base.overflow_tolerance(0.5),
-                            base.max_failed_backoffs(0),
-                            base.quirks(GSC_QUIRK_TOLERANCE_EXCLUSIVE),
-                            base.arithmetic(GSC_ARITHMETIC_F64),
-                            base.target_amax(1),
-                            base.log2_decay(0.5),
-                            base.log2_slow_decay(0.5),
-                            base.log2_margin_sigmas(1),
-                            base.overflow_sample_log2(1),
-                            guard,
-                            guard.guard_norm(1),
-                            guard.guard_ratio(2),
-                            guard.guard_sigmas(2),
-                            guard.guard_decay(0.5),
-                            guard.guard_init_mean(1),
-                            guard.guard_warmup(1),
-                            guard.guard_max_in_a_row(1),
-                            guard.guard_sample(GSC_SAMPLE_THRESHOLD),
+    for (const Policy &p :
+         {base, base.growth_factor(4), base.backoff_factor(0.25), base.backoff_factor(0),
+          base.growth_interval(3), base.growth_rule(GSC_GROWTH_EXACT), base.growth_extra_steps(1),
+          base.max_scale(0), base.min_scale(0), base.ceiling_rule(GSC_LIMIT_CLAMP),
+          base.floor_rule(GSC_LIMIT_CLAMP)})
+        seen.push_back(digest(&p, &s));
+    for (const Policy &p :
+         {base.overflow_test(GSC_TEST_NORM), base.hysteresis(2), base.overflow_reset(0),
+          base.apply_delay(1), base.overflow_tolerance(0.5), base.max_failed_backoffs(0),
+          base.quirks(GSC_QUIRK_TOLERANCE_EXCLUSIVE), base.arithmetic(GSC_ARITHMETIC_F64)})
+        seen.push_back(digest(&p, &s));
+    for (const Policy &p : {base.target_amax(1), base.log2_decay(0.5), base.log2_slow_decay(0.5),
+                            base.log2_margin_sigmas(1), base.overflow_sample_log2(1)})
+        seen.push_back(digest(&p, &s));
+    for (const Policy &p : {guard, guard.guard_norm(1), guard.guard_ratio(2), guard.guard_sigmas(2),
+                            guard.guard_decay(0.5), guard.guard_init_mean(1), guard.guard_warmup(1),
+                            guard.guard_max_in_a_row(1), guard.guard_sample(GSC_SAMPLE_THRESHOLD),
                             guard.guard_flags(GSC_GUARD_CLIP)})
         seen.push_back(digest(&p, &s));
     const auto differs = [&](const Policy &p, gsc_state changed, auto member, auto value) {
@@ -239,15 +207,17 @@ TEST_CASE("merges of merges are the merge of all, but for the order of the sum",
 {
     Random random = {5};
     for (int round = 0; round < 1000; round++) {
+        std::vector<Reports> nodes(random.next() % 6);
         Reports reports;
-        std::vector<uint64_t> sizes;
-        for (uint64_t group = 0, groups = random.next() % 6; group < groups; group++) {
-            sizes.push_back(random.next() % 6); // a node without ranks, too
-            for (uint64_t i = 0; i < sizes.back(); i++)
-                reports.push_back(random_report(random, static_cast<uint32_t>(reports.size())));
-        }
+        for (Reports &node : nodes)
+            for (uint64_t n = random.next() % 6; n > 0; n--) { // a node without ranks, too
+                node.push_back(random_report(random, static_cast<uint32_t>(reports.size())));
+                reports.push_back(node.back());
+            }
         for (uint32_t kind : {GSC_MERGE_SHARDS, GSC_MERGE_ADDENDS}) {
-            const Reports groups = merged_in_groups(reports, sizes, kind);
+            Reports groups;
+            for (const Reports &node : nodes)
+                groups.push_back(merged(node, kind));
             const gsc_report flat = merged(reports, kind);
             gsc_report nested = merged(groups, kind);
             if (reports.empty() || kind == GSC_MERGE_SHARDS) {

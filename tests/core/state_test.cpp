@@ -8,54 +8,32 @@ namespace {
 /* A policy with a different value in every field. */
 gsc_policy golden_policy()
 {
-    gsc_policy p = GSC_POLICY_INIT;
-    p.arithmetic = GSC_ARITHMETIC_F32;
-    p.init_scale = 1024;
-    p.growth_factor = 4;
-    p.backoff_factor = 0.25;
-    p.growth_interval = 2;
-    p.growth_rule = GSC_GROWTH_EVERY;
-    p.growth_extra_steps = 1;
-    p.max_scale = 0x1p24;
-    p.min_scale = 0x1p-14;
-    p.ceiling_rule = GSC_LIMIT_REJECT;
-    p.floor_rule = GSC_LIMIT_STOP;
-    p.overflow_test = GSC_TEST_NORM;
-    p.hysteresis = 2;
-    p.overflow_reset = GSC_RESET_ON_GROWTH | GSC_RESET_ON_BACKOFF;
-    p.apply_delay = 1;
-    p.overflow_tolerance = 0.125;
-    p.max_failed_backoffs = 10;
-    p.quirks = GSC_QUIRK_TOLERANCE_EXCLUSIVE;
-    p.log2_decay = 0.5;
-    p.log2_slow_decay = 0.75;
-    p.log2_margin_sigmas = 3;
-    p.overflow_sample_log2 = 16;
-    p.guard_norm = 3;
-    p.guard_ratio = 4;
-    p.guard_sigmas = 6;
-    p.guard_decay = 0.5;
-    p.guard_init_mean = 1.5;
-    p.guard_warmup = 17;
-    p.guard_max_in_a_row = 18;
-    p.guard_sample = GSC_SAMPLE_NONE;
-    p.guard_flags = GSC_GUARD_CLIP | GSC_GUARD_VARIANCE_AFTER_MEAN;
-    return p;
+    Policy p = zeros.init_scale(1024).growth_factor(4).backoff_factor(0.25).growth_interval(2);
+    p = p.growth_rule(GSC_GROWTH_EVERY).growth_extra_steps(1).max_scale(0x1p24).min_scale(0x1p-14);
+    p = p.ceiling_rule(GSC_LIMIT_REJECT).floor_rule(GSC_LIMIT_STOP).overflow_test(GSC_TEST_NORM);
+    p = p.overflow_reset(GSC_RESET_ON_GROWTH | GSC_RESET_ON_BACKOFF).hysteresis(2).apply_delay(1);
+    p = p.overflow_tolerance(0.125).max_failed_backoffs(10).quirks(GSC_QUIRK_TOLERANCE_EXCLUSIVE);
+    p = p.arithmetic(GSC_ARITHMETIC_F32).log2_decay(0.5).log2_slow_decay(0.75);
+    p = p.log2_margin_sigmas(3).overflow_sample_log2(16).guard_norm(3).guard_ratio(4);
+    p = p.guard_sigmas(6).guard_decay(0.5).guard_init_mean(1.5).guard_warmup(17);
+    p = p.guard_max_in_a_row(18).guard_sample(GSC_SAMPLE_NONE);
+    return p.guard_flags(GSC_GUARD_CLIP | GSC_GUARD_VARIANCE_AFTER_MEAN);
 }
 
-gsc_state after(const gsc_policy &p, gsc_state state, const std::string &steps)
+/* A policy without its fields from an offset on. */
+gsc_policy first_fields(const gsc_policy &p, size_t size)
 {
-    for (char step : steps) {
-        gsc_report report = report_of(step);
-        report.amax = 1.5;
-        state = updated(p, state, report);
-    }
-    return state;
+    gsc_policy first = GSC_POLICY_INIT;
+    std::memcpy(&first, &p, size);
+    return first;
 }
 
 gsc_state after(const gsc_policy &p, const std::string &steps)
 {
-    return after(p, started(p), steps);
+    gsc_state state = started(p);
+    for (char step : steps)
+        state = updated(p, state, report_of(step, 1.5));
+    return state;
 }
 
 Bytes saved(const gsc_policy &p, const gsc_state &s)
@@ -114,64 +92,38 @@ constexpr size_t format_at = 8, size_at = 12, policy_size_at = 16, state_size_at
 
 } // namespace
 
+/* How the policy goes on after its size, and how the state begins, in every version. */
+const std::string policy_hex = "0200000000000000000090400000000000001040000000000000d03f"
+                               "020000000000000002000000010000000000000000007041000000000000103f"
+                               "020000000300000001000000020000000500000001000000000000000000c03f"
+                               "0a0000000000000001000000000000000000000000000000000000000000e03f"
+                               "000000000000e83f00000000000008400000000000003040",
+                  state_hex = "0000000000007040000000000000703f000080430000803b0700000000000000"
+                              "0000000000007040000000000000703f000080430000803b0800000000000000"
+                              "000000000000000000000000000000000000000000000000000000000000f03f"
+                              "000000000000f03f020000000000000002000000000000000000000000000000"
+                              "0000000000000000000000000000000002000000000000000000000000000000"
+                              "0100000000000000000000000000000000000000000000000000000000000000";
+
 TEST_CASE("the saved bytes are those of the format", "[state]")
 {
+    const std::string head = "4753435354415445020000007c020000d8000000800100000000000000000000",
+                      guard = "000000000000084000000000000010400000000000001840000000000000e03f"
+                              "000000000000f83f110000000000000012000000000000000100000021000000",
+                      decision = "050000000000000000000000000000000000000000000000000000000000f03f";
     CHECK(golden_bytes() == changed(golden_bytes(), version_at, GSC_VERSION));
     CHECK(changed(golden_bytes(), version_at, 0) ==
-          from_hex( // magic, format, sizes, version
-              "4753435354415445020000007c020000d800000080010000"
-              "0000000000000000"
-              // policy
-              "d80000000200000000000000000090400000000000001040000000000000d03f"
-              "020000000000000002000000010000000000000000007041000000000000103f"
-              "020000000300000001000000020000000500000001000000000000000000c03f"
-              "0a0000000000000001000000000000000000000000000000000000000000e03f"
-              "000000000000e83f000000000000084000000000000030400000000000000840"
-              "00000000000010400000000000001840000000000000e03f000000000000f83f"
-              "110000000000000012000000000000000100000021000000"
-              // state
-              "0000000000007040000000000000703f000080430000803b0700000000000000"
-              "0000000000007040000000000000703f000080430000803b0800000000000000"
-              "000000000000000000000000000000000000000000000000000000000000f03f"
-              "000000000000f03f020000000000000002000000000000000000000000000000"
-              "0000000000000000000000000000000002000000000000000000000000000000"
-              "0100000000000000000000000000000000000000000000000000000000000000"
-              "050000000000000000000000000000000000000000000000000000000000f03f"
-              "0000000000000000000000000000000000000000000000000000000000000000"
-              "0000000000000000000000000000000000000000000000000000000000000000"
-              "0000000000000000000000000000000000000000000000000000000000000000"
-              "0000000000000000000000000000000000000000000000000000000000000000"
-              "0000000000000000000000000000000000000000000000000000000000000000"
-              // CRC-32
-              "b39855ef"));
+          from_hex(head + "d8000000" + policy_hex + guard + state_hex + decision +
+                   std::string(320, '0') + "b39855ef"));
 }
 
 TEST_CASE("bytes that 0.4 saved load: a shorter policy, and a state of 256 bytes without skip",
           "[state]")
 {
-    const Bytes bytes = from_hex( // magic, format, sizes
-        "475343535441544501000000b40100009800000000010000"
-        // policy
-        "980000000200000000000000000090400000000000001040000000000000d03f"
-        "020000000000000002000000010000000000000000007041000000000000103f"
-        "020000000300000001000000020000000500000001000000000000000000c03f"
-        "0a0000000000000001000000000000000000000000000000000000000000e03f"
-        "000000000000e83f00000000000008400000000000003040"
-        // state
-        "0000000000007040000000000000703f000080430000803b0700000000000000"
-        "0000000000007040000000000000703f000080430000803b0800000000000000"
-        "000000000000000000000000000000000000000000000000000000000000f03f"
-        "000000000000f03f020000000000000002000000000000000000000000000000"
-        "0000000000000000000000000000000002000000000000000000000000000000"
-        "0100000000000000000000000000000000000000000000000000000000000000"
-        "0000000000000000000000000000000000000000000000000000000000000000"
-        "0000000000000000000000000000000000000000000000000000000000000000"
-        // CRC-32
-        "718b5ac4");
-    gsc_policy p = golden_policy(), none = GSC_POLICY_INIT;
-    std::memcpy(reinterpret_cast<char *>(&p) + offsetof(gsc_policy, guard_norm),
-                reinterpret_cast<char *>(&none) + offsetof(gsc_policy, guard_norm),
-                sizeof p - offsetof(gsc_policy, guard_norm));
+    const std::string head = "475343535441544501000000b40100009800000000010000";
+    const Bytes bytes =
+        from_hex(head + "98000000" + policy_hex + state_hex + std::string(128, '0') + "718b5ac4");
+    const gsc_policy p = first_fields(golden_policy(), offsetof(gsc_policy, guard_norm));
     const Loaded l = load(bytes);
     CHECK(l.status == GSC_OK);
     CHECK(same(l.policy, p));
@@ -276,34 +228,28 @@ TEST_CASE("a saved state can be longer if the extra bytes are zero", "[state]")
 
 /* ---- capacity ---- */
 
-TEST_CASE("the size can be asked for, and a small buffer is left alone", "[state]")
+TEST_CASE("a buffer that is too small is left alone, and one of the size is filled", "[state]")
 {
-    const Bytes golden = golden_bytes();
     const gsc_policy p = golden_policy();
     const gsc_state s = after(p, "..x.x..");
-    uint64_t size = 0;
-    REQUIRE(gsc_state_save(&p, &s, nullptr, 0, &size, nullptr) == GSC_OK);
-    CHECK(size == golden.size());
-    Bytes buffer(size + 1, 0x5a);
+    const Bytes golden = golden_bytes(), marked(golden.size() + 1, 0x5a);
+    Bytes buffer = marked;
+    uint64_t size = golden.size();
     CHECK(gsc_state_save(&p, &s, buffer.data(), size - 1, &size, nullptr) == GSC_ERROR_CAPACITY);
-    CHECK(buffer == Bytes(size + 1, 0x5a));
-    CHECK(gsc_state_save(&p, &s, buffer.data(), size, &size, nullptr) == GSC_OK);
-    CHECK(buffer.back() == 0x5a);
+    CHECK(buffer == marked);
+    CHECK(gsc_state_save(&p, &s, buffer.data(), golden.size(), &size, nullptr) == GSC_OK);
+    CHECK((buffer[size - 1] == golden[size - 1] && buffer.back() == 0x5a));
 }
 
 /* ---- older and newer policies ---- */
 
-/* What a client of before target_amax can set. */
-static gsc_policy without_later_fields(const gsc_policy &p)
-{
-    gsc_policy first = GSC_POLICY_INIT;
-    std::memcpy(&first, &p, offsetof(gsc_policy, target_amax));
-    return first;
-}
-
-TEST_CASE("a smaller policy struct is filled as far as it goes, or refused", "[state]")
+TEST_CASE("a policy struct of before target_amax is filled as far as it goes, or refused; one that "
+          "is saved is "
+          "zero-extended",
+          "[state]")
 {
     constexpr uint32_t old_size = offsetof(gsc_policy, target_amax);
+    const gsc_policy first = first_fields(golden_policy(), old_size);
     const auto load_old = [](const gsc_policy &p, gsc_policy *old) {
         const Bytes bytes = saved(p, started(p));
         gsc_state state;
@@ -313,21 +259,15 @@ TEST_CASE("a smaller policy struct is filled as far as it goes, or refused", "[s
     };
     gsc_policy old, expected;
     CHECK(load_old(golden_policy(), &old) == GSC_ERROR_STRUCT_SIZE); // lacks log2_decay ...
-    const gsc_policy p = without_later_fields(golden_policy());
-    CHECK(load_old(p, &old) == GSC_OK);
+    CHECK(load_old(first, &old) == GSC_OK);
     std::memset(&expected, 0x5a, sizeof expected);
-    std::memcpy(&expected, &p, old_size);
+    std::memcpy(&expected, &first, old_size);
     expected.struct_size = old_size;
     CHECK(same(old, expected));
-}
-
-TEST_CASE("a policy saved by an older client is zero-extended", "[state]")
-{
     gsc_policy p = golden_policy();
-    p.struct_size = offsetof(gsc_policy, target_amax); // the rest is none of the library's business
+    p.struct_size = old_size; // the rest is none of the library's business
     const Loaded l = load(saved(p, started(p)));
-    CHECK(l.status == GSC_OK);
-    CHECK(same(l.policy, without_later_fields(golden_policy())));
+    CHECK((l.status == GSC_OK && same(l.policy, first)));
 }
 
 TEST_CASE("a policy of a newer library is read if it sets nothing new", "[state]")

@@ -16,6 +16,7 @@
 #include <cstring>
 #include <functional>
 #include <limits>
+#include <memory>
 #include <sstream>
 #include <stdexcept>
 #include <string>
@@ -46,6 +47,32 @@ inline void claim(bool holds, const char *text, const std::string &details = "")
     const std::string under_test = describe ? describe() : "";
     describe = nullptr;
     throw std::logic_error(std::string("broken: ") + text + "\n" + details + "\n" + under_test);
+}
+
+/* Where an error is: "tensors[2].data". */
+inline std::string place(const gsc_error &err)
+{
+    const std::string field = err.field;
+    return err.name + (err.index < 0 ? "" : "[" + std::to_string(err.index) + "]") +
+           (field.empty() ? "" : "." + field);
+}
+
+/* Claims what holds of every error: its parts say the same, and its sentence is for any language.
+ */
+inline void check_error(const gsc_error &err, gsc_status status)
+{
+    const auto ends = [](const auto &text) { return std::memchr(text, 0, sizeof text) != nullptr; };
+    claim(ends(err.name) && ends(err.field) && ends(err.message), "the texts of an error end");
+    const std::string message = err.message;
+    claim(status != GSC_OK && err.status == status && message.size() > err.subject_length + 5,
+          "a refusal says why", message);
+    claim(message.find("gsc_") == std::string::npos && message.find("GSC_") == std::string::npos,
+          "a refusal is for any language", message);
+    claim(err.subject_length == 0 ||
+              (message.find(place(err)) == 0 && message[err.subject_length - 1] == ' '),
+          "a sentence begins with its subject", message);
+    claim(!(err.low > err.high) && err.reserved[0] == 0 && err.reserved[1] == 0,
+          "a refused number has limits, or none", message);
 }
 
 template <class To, class From> To bit_cast(From from)
@@ -127,55 +154,41 @@ inline uint32_t crc32(const unsigned char *bytes, size_t size)
     return ~crc;
 }
 
+/* clang-format off */
+/* X(field) for each field of a policy. */
+#define FOR_POLICY(X) \
+    X(init_scale) X(growth_factor) X(backoff_factor) X(growth_interval) X(growth_rule) \
+    X(growth_extra_steps) X(max_scale) X(min_scale) X(ceiling_rule) X(floor_rule) X(overflow_test) \
+    X(hysteresis) X(overflow_reset) X(apply_delay) X(overflow_tolerance) X(max_failed_backoffs) \
+    X(quirks) X(arithmetic) X(target_amax) X(log2_decay) X(log2_slow_decay) X(log2_margin_sigmas) \
+    X(overflow_sample_log2) X(guard_norm) X(guard_ratio) X(guard_sigmas) X(guard_decay) \
+    X(guard_init_mean) X(guard_warmup) X(guard_max_in_a_row) X(guard_sample) X(guard_flags) \
+    X(reserved)
+/* clang-format on */
+
 /* A policy that is written down: zeros.init_scale(3).hysteresis(2). */
 struct Policy : gsc_policy {
-#define FIELD(type, field)                                                                         \
-    Policy field(type value) const                                                                 \
+#define SETTER(field)                                                                              \
+    Policy field(decltype(gsc_policy::field) value) const                                          \
     {                                                                                              \
         Policy changed = *this;                                                                    \
         changed.gsc_policy::field = value;                                                         \
         return changed;                                                                            \
     }
-    FIELD(double, init_scale)
-    FIELD(double, growth_factor)
-    FIELD(double, backoff_factor)
-    FIELD(uint64_t, growth_interval)
-    FIELD(uint32_t, growth_rule)
-    FIELD(uint32_t, growth_extra_steps)
-    FIELD(double, max_scale)
-    FIELD(double, min_scale)
-    FIELD(uint32_t, ceiling_rule)
-    FIELD(uint32_t, floor_rule)
-    FIELD(uint32_t, overflow_test)
-    FIELD(uint32_t, hysteresis)
-    FIELD(uint32_t, overflow_reset)
-    FIELD(uint32_t, apply_delay)
-    FIELD(double, overflow_tolerance)
-    FIELD(uint64_t, max_failed_backoffs)
-    FIELD(uint32_t, quirks)
-    FIELD(uint32_t, arithmetic)
-    FIELD(double, target_amax)
-    FIELD(double, log2_decay)
-    FIELD(double, log2_slow_decay)
-    FIELD(double, log2_margin_sigmas)
-    FIELD(double, overflow_sample_log2)
-    FIELD(double, guard_norm)
-    FIELD(double, guard_ratio)
-    FIELD(double, guard_sigmas)
-    FIELD(double, guard_decay)
-    FIELD(double, guard_init_mean)
-    FIELD(uint64_t, guard_warmup)
-    FIELD(uint64_t, guard_max_in_a_row)
-    FIELD(uint32_t, guard_sample)
-    FIELD(uint32_t, guard_flags)
-#undef FIELD
+    FOR_POLICY(SETTER)
+#undef SETTER
 };
 
 const Policy zeros = {GSC_POLICY_INIT};
 
-inline gsc_policy preset_policy(const std::string &name)
+inline bool same(const gsc_policy &a, const gsc_policy &b) /* which have no padding */
 {
-    gsc_policy policy = GSC_POLICY_INIT;
+    return same<gsc_policy>(a, b);
+}
+
+inline Policy preset_policy(const std::string &name)
+{
+    Policy policy = zeros;
     claim(gsc_policy_preset(name.c_str(), &policy, nullptr) == GSC_OK, "there is a preset", name);
     return policy;
 }
@@ -186,6 +199,12 @@ inline std::vector<std::string> preset_names()
     while (const char *name = gsc_preset_name(static_cast<uint32_t>(names.size())))
         names.push_back(name);
     return names;
+}
+
+/* A factor that gsc_factor_init may refuse, as a float cannot hold it. */
+inline gsc_factor factor_of(double scale, double inverse, uint64_t generation = 0)
+{
+    return {scale, inverse, static_cast<float>(scale), static_cast<float>(inverse), generation};
 }
 
 inline gsc_state started(const gsc_policy &policy)
@@ -222,9 +241,10 @@ constexpr gsc_report measured = [] {
 }();
 
 /* The report of a step; 'x' is an overflow. */
-inline gsc_report report_of(char step)
+inline gsc_report report_of(char step, double amax = 0)
 {
     gsc_report report = measured;
+    report.amax = amax;
     report.overflow = step == 'x';
     report.found_inf = static_cast<float>(report.overflow);
     return report;
@@ -253,8 +273,12 @@ inline gsc_report random_report(Random &random)
         r.first_tensor = below(100);
         r.first_element = below(100);
     }
-    r.overflow = r.nan_count + r.inf_count > 0 || r.status != GSC_OK || below(16) == 0;
-    r.found_inf = static_cast<float>(r.overflow);
+    /* Of an overflow or a failure a framework, or a rank, may leave any number, or none. */
+    r.overflow =
+        r.nan_count + r.inf_count > 0 || below(16) == 0 ? static_cast<int32_t>(1 + below(3)) : 0;
+    r.found_inf = static_cast<float>(below(16) ? r.overflow : below(3));
+    if ((r.overflow != 0 || r.found_inf != 0 || r.status != GSC_OK) && below(4) == 0)
+        r.kind = GSC_REPORT_NONE; /* as by someone who sets nothing else */
     return r;
 }
 
@@ -267,6 +291,19 @@ inline gsc_report merged(const Reports &reports, uint32_t kind = GSC_MERGE_SHARD
               GSC_OK,
           "reports merge");
     return out;
+}
+
+/* A report where less was measured. */
+inline gsc_report only(uint32_t measures, gsc_report r)
+{
+    r.measured = want_all & measures;
+    if (!(r.measured & GSC_WANT_NORM))
+        r.sum_squares = 0;
+    if (!(r.measured & GSC_WANT_AMAX))
+        r.amax = 0;
+    if (!(r.measured & GSC_WANT_UNDERFLOW))
+        r.underflows_to_zero = r.underflows_to_subnormal = 0;
+    return r;
 }
 
 /* What the contract says of a merge, member by member. */
@@ -286,7 +323,7 @@ inline gsc_report merged_by_hand(const Reports &reports, uint32_t kind = GSC_MER
         r.generation = r.generation == 0     ? one.generation
                        : one.generation == 0 ? r.generation
                                              : std::min(r.generation, one.generation);
-        r.overflow |= one.overflow;
+        r.overflow |= one.overflow != 0 || one.found_inf != 0 || one.status != GSC_OK;
         r.measured &= one.measured;
         r.amax = std::max(r.amax, one.amax);
         r.elements += one.elements;
@@ -298,12 +335,8 @@ inline gsc_report merged_by_hand(const Reports &reports, uint32_t kind = GSC_MER
         squares.push_back(one.sum_squares);
     }
     r.found_inf = static_cast<float>(r.overflow);
-    r.sum_squares = r.measured & GSC_WANT_NORM ? sum_in_runs(squares) : 0;
-    if (!(r.measured & GSC_WANT_AMAX))
-        r.amax = 0;
-    if (!(r.measured & GSC_WANT_UNDERFLOW))
-        r.underflows_to_zero = r.underflows_to_subnormal = 0;
-    return r;
+    r.sum_squares = sum_in_runs(squares);
+    return only(r.measured, r);
 }
 
 /* The instruction sets that this machine has, or those that it lacks. */
@@ -316,6 +349,22 @@ inline std::vector<const gsc_kernels *> rungs_here(bool that_run = true)
             all.push_back(rung);
     return all;
 }
+
+/* ---- contexts ---- */
+
+/* Threads of the context's own, or what a function of the host runs. */
+struct Context {
+    explicit Context(uint32_t threads, gsc_parallel_for *parallel_for = nullptr,
+                     void *pool = nullptr)
+    {
+        const gsc_cpu_options options = {GSC_CPU_OPTIONS_SIZE, threads, parallel_for, pool};
+        claim(gsc_context_create_cpu(&options, &on.context, nullptr) == GSC_OK,
+              "there are threads");
+        owner.reset(on.context, gsc_context_destroy);
+    }
+    gsc_exec on = GSC_EXEC_INIT;
+    std::shared_ptr<gsc_context> owner;
+};
 
 /* ---- dtypes ---- */
 
@@ -408,19 +457,14 @@ inline double narrow_value(const Dtype &d, uint64_t bits)
     return bits & d.sign() ? -value : value;
 }
 
-/* Every value that is not negative, in order, which is that of the bits. */
-inline const std::vector<double> &narrow_values(const Dtype &narrow)
+/* Every value of a narrow dtype that is not negative, in order, which is the order of the bits. */
+inline const std::vector<double> &narrow_values(const Dtype &d)
 {
-    static const std::vector<std::vector<double>> of_all = [] {
-        std::vector<std::vector<double>> all;
-        for (const Dtype &d : dtypes) {
-            all.emplace_back();
-            for (uint64_t bits = 0; d.size <= 2 && bits <= d.infinity(); bits++)
-                all.back().push_back(narrow_value(d, bits));
-        }
-        return all;
-    }();
-    return of_all[narrow.index];
+    static std::vector<double> of_each[std::size(dtypes)];
+    std::vector<double> &values = of_each[d.index];
+    for (uint64_t bits = values.size(); bits <= d.infinity(); bits++)
+        values.push_back(narrow_value(d, bits));
+    return values;
 }
 
 /* The nearest value, of two the even one, by looking for it among all of them. x is no NaN. */
@@ -478,24 +522,18 @@ inline uint64_t convert_nan(const Dtype &from, const Dtype &to, uint64_t bits)
 }
 
 /* Bits of a dtype that are worth a test: what stands at an end of something, of both signs. */
-inline const std::vector<uint64_t> &special_bits(const Dtype &dtype)
+inline const std::vector<uint64_t> &special_bits(const Dtype &d)
 {
-    static const std::vector<std::vector<uint64_t>> of_all = [] {
-        std::vector<std::vector<uint64_t>> all;
-        for (const Dtype &d : dtypes) {
-            const uint64_t quiet = d.normal() >> 1, one = static_cast<uint64_t>(d.bias)
-                                                          << d.mantissa;
-            all.emplace_back();
-            for (uint64_t bits :
-                 {uint64_t{0}, uint64_t{1}, d.normal() - 1, d.normal(), d.normal() + 1, one,
-                  d.infinity() - 1, d.infinity(), d.infinity() + 1, d.infinity() + quiet - 1,
-                  d.infinity() + quiet, d.infinity() + quiet + quiet / 2 + 1})
-                if (bits < d.sign()) /* if there is room for so many NaNs */
-                    all.back().insert(all.back().end(), {bits, bits | d.sign()});
-        }
-        return all;
-    }();
-    return of_all[dtype.index];
+    static std::vector<uint64_t> of_each[std::size(dtypes)];
+    const uint64_t quiet = d.normal() >> 1, one = static_cast<uint64_t>(d.bias) << d.mantissa;
+    if (of_each[d.index].empty())
+        for (uint64_t bits :
+             {uint64_t{0}, uint64_t{1}, d.normal() - 1, d.normal(), d.normal() + 1, one,
+              d.infinity() - 1, d.infinity(), d.infinity() + 1, d.infinity() + quiet - 1,
+              d.infinity() + quiet, d.infinity() + quiet + quiet / 2 + 1})
+            if (bits < d.sign()) /* if there is room for so many NaNs */
+                of_each[d.index].insert(of_each[d.index].end(), {bits, bits | d.sign()});
+    return of_each[d.index];
 }
 
 #endif

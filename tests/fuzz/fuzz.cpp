@@ -16,17 +16,13 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     for (size_t i = 0; i < size; i++)
         hash.state = hash.next() + data[i];
     describe = nullptr;
-    switch (source.below(8)) {
-    case 0:
-    case 1:
+    const uint64_t part = source.below(8);
+    if (part < 2)
         fuzz_states(source);
-        break;
-    case 2:
+    else if (part == 2)
         fuzz_formats(source);
-        break;
-    default:
+    else
         fuzz_lists(source, hash.next() % 512 == 0);
-    }
     return 0;
 }
 

@@ -25,17 +25,37 @@ struct Source {
         return below(n) == n - 1;
     }
     /* Any double, but mostly one that is worth a try. */
-    double number();
+    double number()
+    {
+        static const std::vector<double> ends = numbers(
+            "0.5 2 0x1p16 0x1p24 0x1p-14 1e-40 1e39 0x1p-126 1e-45 0x1.fffffep127 1e4 1e-4 "
+            "0x1.fffffffffffffp1023 0x1p-1022 4e-324 -1 -0.0 inf 448 65504 nan 0x1.fffffep-127 0.9 "
+            "0.999");
+        const double unit = static_cast<double>(bits(4)) * 0x1p-32;
+        const uint64_t kind = below(8);
+        return kind == 0   ? 0
+               : kind == 1 ? 1
+               : kind == 2 ? std::ldexp(1, static_cast<int>(below(256)) - 128)
+               : kind == 3 ? std::ldexp(1 + unit, static_cast<int>(below(2200)) - 1100)
+               : kind == 4 ? unit
+               : kind == 5 ? std::ldexp(1 + unit, static_cast<int>(below(32)) - 16)
+               : kind == 6 ? bit_cast<double>(bits(8))
+                           : ends[below(ends.size())];
+    }
 };
 
-/* A refusal is for any language: no functions and constants of C in its sentence. */
-inline bool no_c_names(const gsc_error &err)
+inline std::string random_preset(Source &source)
 {
-    return std::strstr(err.message, "gsc_") == nullptr &&
-           std::strstr(err.message, "GSC_") == nullptr;
+    static const std::vector<std::string> names = preset_names();
+    return names[source.below(names.size())];
 }
 
-std::string random_preset(Source &source);
+struct Format {
+    const char *name;
+    bool saves;
+    std::vector<std::string> keys; /* of its checkpoints and settings */
+};
+const std::vector<Format> &formats();
 
 /* The input of a seed. */
 inline Bytes input_of(uint64_t seed)
@@ -55,6 +75,7 @@ template <class Part> void for_seeds(uint64_t seeds, Part part)
         Source source = {input.data(), input.data() + input.size()};
         part(source);
     }
+    describe = nullptr;
 }
 
 /* The parts. `rare` inputs may take long. */

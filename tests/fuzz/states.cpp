@@ -8,52 +8,44 @@ namespace {
 
 constexpr uint64_t head_size = 32;
 
-double gsc_policy::*const doubles[] = {&gsc_policy::init_scale,
-                                       &gsc_policy::growth_factor,
-                                       &gsc_policy::backoff_factor,
-                                       &gsc_policy::max_scale,
-                                       &gsc_policy::min_scale,
-                                       &gsc_policy::overflow_tolerance,
-                                       &gsc_policy::target_amax,
-                                       &gsc_policy::log2_decay,
-                                       &gsc_policy::log2_slow_decay,
-                                       &gsc_policy::log2_margin_sigmas,
-                                       &gsc_policy::overflow_sample_log2,
-                                       &gsc_policy::guard_norm,
-                                       &gsc_policy::guard_ratio,
-                                       &gsc_policy::guard_sigmas,
-                                       &gsc_policy::guard_decay,
-                                       &gsc_policy::guard_init_mean};
-uint32_t gsc_policy::*const words[] = {
-    &gsc_policy::arithmetic,   &gsc_policy::growth_rule,    &gsc_policy::growth_extra_steps,
-    &gsc_policy::ceiling_rule, &gsc_policy::floor_rule,     &gsc_policy::overflow_test,
-    &gsc_policy::hysteresis,   &gsc_policy::overflow_reset, &gsc_policy::apply_delay,
-    &gsc_policy::quirks,       &gsc_policy::reserved,       &gsc_policy::guard_sample,
-    &gsc_policy::guard_flags};
+/* The fields of one type. */
+template <class T> std::vector<T gsc_policy::*> fields()
+{
+    std::vector<T gsc_policy::*> all;
+    const auto add = [&](auto field) {
+        if constexpr (std::is_same_v<decltype(field), T gsc_policy::*>)
+            all.push_back(field);
+    };
+#define ADD(field) add(&gsc_policy::field);
+    FOR_POLICY(ADD)
+#undef ADD
+    return all;
+}
 
 gsc_policy random_policy(Source &source)
 {
+    static const auto doubles = fields<double>();
+    static const auto words = fields<uint32_t>();
     gsc_policy p = GSC_POLICY_INIT;
     std::string name = random_preset(source);
     if (source.one_in(4))
         name = "openseq2seq_logmax"; /* the one that predicts */
     if (!source.one_in(4))
         gsc_policy_preset(name.c_str(), &p, nullptr);
-    for (uint64_t changes = source.below(8); changes > 0; changes--)
-        switch (source.below(3)) {
-        case 0:
-            p.*words[source.below(std::size(words))] =
+    for (uint64_t changes = source.below(8); changes > 0; changes--) {
+        const uint64_t kind = source.below(3);
+        if (kind == 0) {
+            p.*words[source.below(words.size())] =
                 static_cast<uint32_t>(source.one_in(16) ? source.bits(4) : source.below(5));
-            break;
-        case 1:
+        } else if (kind == 1) {
             p.growth_interval = source.one_in(8) ? source.bits(8) : source.below(20);
             p.max_failed_backoffs = source.below(20);
             p.guard_warmup = source.below(20);
             p.guard_max_in_a_row = source.below(20);
-            break;
-        default:
-            p.*doubles[source.below(std::size(doubles))] = source.number();
+        } else {
+            p.*doubles[source.below(doubles.size())] = source.number();
         }
+    }
     return p;
 }
 
@@ -118,9 +110,7 @@ void check_update(const gsc_policy &p, const gsc_state &before, const gsc_state 
 
 gsc_report random_report(Random &random, uint64_t overflows_in_256, int kind)
 {
-    gsc_report r = measured;
-    r.overflow = random.next() % 256 < overflows_in_256;
-    r.found_inf = static_cast<float>(r.overflow);
+    gsc_report r = report_of(random.next() % 256 < overflows_in_256 ? 'x' : '.');
     const double any = std::ldexp(1 + random.unit(), static_cast<int>(random.next() % 2000) - 1000);
     r.amax = kind == 0 ? any : kind == 1 ? 3.25 : random.unit() * 1e-3;
     if (random.next() % 16 == 0)
@@ -136,38 +126,27 @@ bool is_overflow(const gsc_policy &p, const gsc_report &r)
            (p.overflow_test == GSC_TEST_NORM && r.sum_squares > std::numeric_limits<float>::max());
 }
 
-std::string sentence(const gsc_error &err)
-{
-    return std::to_string(err.status) + " " + err.name + "." + err.field + ": " + err.message;
-}
-
 void damage(Bytes &bytes, Source &source)
 {
     for (uint64_t changes = source.below(8); changes > 0; changes--) {
         const uint64_t at = source.below(bytes.size());
         const double number = source.number();
         const uint64_t word = bit_cast<uint64_t>(number) + source.below(3) - 1;
-        switch (source.below(4)) {
-        case 0:
+        const uint64_t kind = source.below(4);
+        if (kind == 0)
             bytes[at] ^= static_cast<unsigned char>(1u << source.below(8));
-            break;
-        case 1:
+        else if (kind == 1)
             bytes.resize(std::max<uint64_t>(at, 8));
-            break;
-        case 2:
+        else if (kind == 2)
             bytes.resize(bytes.size() + 8 * source.below(40));
-            if (bytes.size() >= head_size) { /* the sizes, as a later version might have them */
-                const auto size = static_cast<uint32_t>(bytes.size());
-                const uint32_t policy_size = size - uint32_t{head_size + sizeof(gsc_state) + 4};
-                std::memcpy(&bytes[12], &size, 4);
-                std::memcpy(&bytes[16], &policy_size, 4);
-                std::memcpy(&bytes[head_size], &policy_size,
-                            std::min<uint64_t>(4, size - head_size));
-            }
-            break;
-        default:
-            if (at / 8 * 8 + 8 <= bytes.size())
-                std::memcpy(&bytes[at / 8 * 8], &word, 8);
+        else if (at / 8 * 8 + 8 <= bytes.size())
+            std::memcpy(&bytes[at / 8 * 8], &word, 8);
+        if (kind == 2 && bytes.size() >= head_size) { /* sizes as of a later version */
+            const auto size = static_cast<uint32_t>(bytes.size());
+            const uint32_t policy_size = size - uint32_t{head_size + sizeof(gsc_state) + 4};
+            std::memcpy(&bytes[12], &size, 4);
+            std::memcpy(&bytes[16], &policy_size, 4);
+            std::memcpy(&bytes[head_size], &policy_size, std::min<uint64_t>(4, size - head_size));
         }
     }
     if (bytes.size() >= 4 && !source.one_in(4)) {
@@ -197,17 +176,16 @@ void load_damaged(Bytes bytes, Source &source)
     auto *const loaded = reinterpret_cast<gsc_policy *>(policy.data());
     const gsc_status status = gsc_state_load(bytes.data(), bytes.size(), loaded, &state, &err);
     if (status != GSC_OK) {
-        claim(status == err.status && err.name[0] && err.message[0] && no_c_names(err),
-              "a refusal says why", sentence(err));
+        check_error(err, status);
         claim(same(state, marked) && policy == policy_before, "a refused load writes nothing");
         return;
     }
     describe = [&] { return words_of(state); };
-    claim(gsc_policy_check(loaded, &err) == GSC_OK, "a loaded policy can be used", sentence(err));
+    claim(gsc_policy_check(loaded, &err) == GSC_OK, "a loaded policy can be used", err.message);
     unsigned char again[GSC_SAVED_SIZE_MAX];
     uint64_t size;
     claim(gsc_state_save(loaded, &state, again, sizeof again, &size, &err) == GSC_OK,
-          "a loaded state can be saved", sentence(err));
+          "a loaded state can be saved", err.message);
     if (std::memcmp(again, bytes.data(), 24) == 0) /* else of other sizes, or an older format */
         claim(std::memcmp(again + head_size, &bytes[head_size], size - head_size - 4) == 0,
               "what was loaded is saved as the same bytes");
@@ -268,9 +246,9 @@ void fuzz_states(Source &source)
     const gsc_status status = gsc_policy_check(&p, &err);
     claim(gsc_state_init(nullptr, &p, &state, nullptr) == status, "init and check agree");
     if (status != GSC_OK) {
-        claim(status == GSC_ERROR_POLICY && std::string(err.name) == "policy" && err.field[0] &&
-                  no_c_names(err),
-              "a bad policy is refused by its field", sentence(err));
+        check_error(err, GSC_ERROR_POLICY);
+        claim(std::string(err.name) == "policy" && err.field[0],
+              "a bad policy is refused by its field", err.message);
         claim(same(state, marked), "a refused init writes nothing");
         return;
     }
@@ -286,7 +264,7 @@ void fuzz_states(Source &source)
             report.generation = state.factor.generation;
         const gsc_state before = state;
         claim(gsc_state_update(nullptr, &p, &state, &report, &state, &err) == GSC_OK,
-              "a state of updates can be updated", sentence(err));
+              "a state of updates can be updated", err.message);
         check_update(p, before, state, is_overflow(p, report),
                      report.generation != 0 && report.generation != before.factor.generation);
         check_scale(p, state.next.scale, start);
@@ -297,7 +275,7 @@ void fuzz_states(Source &source)
     Bytes bytes(GSC_SAVED_SIZE_MAX);
     uint64_t size = 0, needed = 0;
     claim(gsc_state_save(&p, &state, bytes.data(), bytes.size(), &size, &err) == GSC_OK,
-          "a state of updates can be saved", sentence(err));
+          "a state of updates can be saved", err.message);
     claim(gsc_state_save(&p, &state, nullptr, 0, &needed, nullptr) == GSC_OK && needed == size,
           "the size is known before");
     bytes.resize(size);
@@ -305,6 +283,6 @@ void fuzz_states(Source &source)
     gsc_state loaded;
     claim(gsc_state_load(bytes.data(), size, &loaded_policy, &loaded, &err) == GSC_OK &&
               same(loaded, state) && same(loaded_policy, p),
-          "what was saved is loaded", sentence(err));
+          "what was saved is loaded", err.message);
     load_damaged(std::move(bytes), source);
 }
