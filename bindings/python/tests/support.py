@@ -43,6 +43,11 @@ def array_that_calls(action, array):
     return array.view(Calling)
 
 
+def read_only(array):
+    array.flags.writeable = False
+    return array
+
+
 def contents(thing):
     """Returns the bytes of scalers, structs and containers of arrays, to see whether one has changed."""
     match thing:

@@ -19,7 +19,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from support import CUDA, F32, move, run_python, scaler_of, standin
+from support import CUDA, F32, move, read_only, run_python, scaler_of, standin
 
 import gradscaler
 from gradscaler import Arrays, Error, Factor, Report, Scaler, Want
@@ -556,11 +556,6 @@ def test_over_several_devices_nothing_is_written_on_an_error(call):
     with pytest.raises(Error, match="device is 7: it must be 0 or above and below 2"):
         call([first, Tensor([1], 7)])
     assert (first.array.tolist(), out.array.tolist()) == ([1], [0])
-
-
-def read_only(dense):
-    dense.flags.writeable = False
-    return dense
 
 
 def tensor_of(array, device=0):

@@ -10,7 +10,7 @@ import warnings
 import pytest
 
 import gradscaler
-from gradscaler import Error, Event, Guard, NoteKind, Policy, Report, Scaler, Want
+from gradscaler import Event, Guard, NoteKind, Policy, Report, Scaler, Want
 
 
 def fed(scaler, *norms):
@@ -43,13 +43,6 @@ def test_unscale_measures_what_a_guard_judges_by_and_clips_by_its_factor():
     assert scaler.unscale(grads, factor=clipping, want=Want.NORM).norm == pytest.approx(1.0)
 
 
-def test_a_bool_has_no_norm_to_be_judged_by():
-    scaler = Scaler("guard")
-    with pytest.raises(Error, match="^report.norm was not measured, and this policy judges by it: pass want=Want.NORM"):
-        scaler.update(False)
-    assert scaler.update(True) == Event.SKIPPED | Event.BACKOFF_FAILED
-
-
 def test_decisions_of_two_signals_are_joined():
     scaler, losses = Scaler("torch"), Scaler("none", guard_norm=4)
     scaler.update(False)
@@ -63,8 +56,6 @@ def test_decisions_of_two_signals_are_joined():
     assert scaler.reason == losses.reason == "skipped: the norm, 9.5, is above 4, 1 in a row"
     scaler.update(False)
     assert scaler.reason == ""
-    with pytest.raises(TypeError, match="^other must be a gradscaler.Scaler, not 3$"):
-        scaler.combine_decisions(3)
 
 
 HALF, QUARTER = (f"clipped: multiplied by {4 / n:g}: the norm, {n}, is above 4, 1 in a row" for n in (8, 16))
@@ -92,13 +83,6 @@ def test_the_report_of_a_number_is_a_value(number):
     for other in report, copy.copy(report), pickle.loads(pickle.dumps(report)), Report.from_bytes(bytes(report)):
         assert (bytes(other), other.norm, other.overflow) == (bytes(report), number, False)
     assert Report.of_number(math.inf).overflow and Report.of_number(math.nan).overflow
-    with pytest.raises(TypeError, match="^number='x': expected a number"):
-        Report.of_number("x")
-
-
-def test_a_policy_knows_whether_it_guards():
-    guards = [Policy("guard"), Policy("torch", guard_sigmas=3), Policy("recommended")]
-    assert [policy.guards for policy in guards] == [True, True, False]
 
 
 @pytest.mark.parametrize("preset", gradscaler.presets())
@@ -158,5 +142,3 @@ def test_bits_are_printed_by_their_names():
 def test_a_policy_is_replaced_with_fields_that_are_checked_together():
     changed = Policy("recommended").replace(max_scale=2.0**-20, min_scale=2.0**-30)
     assert (changed.preset, changed.max_scale, changed.hysteresis) == ("recommended", 2.0**-20, 0)
-    with pytest.raises(Error, match="min_scale"):
-        Policy("recommended").replace(max_scale=2.0**-20)

@@ -28,6 +28,8 @@ def test_it_says_what_runs_here():
     assert Path(found["library"]).samefile(gradscaler._gradscaler.__file__)
     assert found["CPU"].startswith(info.cpu) and all(name in found["CPU"] for name in info.cpu_available)
     assert (found["CUDA"], found["works"]) == (info.cuda, "yes")
+    assert (info.cpu in info.cpu_available, info.cpu_note) == (True, "")
+    assert info.version == gradscaler.__version__ == importlib.metadata.version("gradscaler")
 
 
 def test_it_says_why_the_instruction_set_that_was_asked_for_is_not_used():

@@ -431,6 +431,10 @@ PROGRAMS = {
         "print(scaler.scale(2.0), scaler.unscale([gradient]).overflow, gradient.tolist())",
         "16.0 False [1.0, 2.0]\n",
     ),
+    "only what is meant to be used is exported": (
+        "import gradscaler; print({name for name in dir(gradscaler) if name[0] != '_'} == set(gradscaler.__all__))",
+        "True\n",
+    ),
     "an error is caught after the module was imported again": (
         "import sys, gradscaler as first\n"
         "for name in [name for name in sys.modules if name.startswith('gradscaler')]: del sys.modules[name]\n"
