@@ -251,6 +251,9 @@ for it in -1, 2**32 - 1, 1.0, None, True, "1":
 for name, it in itertools.product(["step", "rank"], [1.5, True, -1, "a", math.nan]):
     message = f"{name}={it!r}: expected a whole number from 0 on"
     MESSAGES += [(lambda s, given={name: it}: s.history("/dev/null/none.csv", **given), message)]
+for it in "transformers", "huggingface", "accelerate", "lightning":
+    message = f"format is \"{it}\", which is none; its scaler is torch's: format='torch'"
+    MESSAGES += [(lambda s, it=it: s.load_state_dict({"scale": 1.0}, it), message)]
 for it in "", "torch ", "torch\0", "a" + "é" * 9:
     name = it.replace("\0", "\\0")
     MESSAGES += [(lambda s, it=it: Scaler(it), f'preset is "{name}", which is no preset')]

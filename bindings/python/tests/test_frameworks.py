@@ -5,7 +5,6 @@ torch lends its tensors through DLPack's C exchange API. JAX has a buffer of som
 """
 
 import ctypes
-import functools
 import mmap
 import sys
 from types import SimpleNamespace
@@ -43,8 +42,10 @@ def lend(tensor, out):
     return 0
 
 
-def exchange_of(version, previous=None, function=lend):
-    api = Exchange(version, 3, previous and ctypes.addressof(previous), lend=ctypes.cast(function, ctypes.c_void_p))
+def exchange_of(version, *previous, function=lend):
+    """An API of a version, with a chain of others, each the previous of the one before."""
+    before = ctypes.addressof(exchange_of(*previous)) if previous else None
+    api = Exchange(version, 3, before, lend=ctypes.cast(function, ctypes.c_void_p))
     ALIVE.append(api)
     return api
 
@@ -106,22 +107,12 @@ def test_a_tensor_is_lent_and_unscaled(dtype, shape):
     assert (gradient.lent, out.lent, gradient.exported, out.exported) == (2, 1, 0, 0)
 
 
-def exchange_of_versions(*versions):
-    """A chain of which each is the previous of the one before."""
-    return functools.reduce(lambda previous, version: exchange_of(version, previous), reversed(versions), None)
+CHAINS = [([2, 1], 1), ([1], 1), ([2], 0), ([2, 3], 0)]
+KINDS = [(framework(exchange_of(*versions)), lent) for versions, lent in CHAINS]
+KINDS += [(framework(exchange_of(1, function=0)), 0), (framework(exchange_of(1), b"another"), 0)]
 
 
-@pytest.mark.parametrize(
-    ("kind", "lent"),
-    [
-        (framework(exchange_of_versions(2, 1)), 1),
-        (framework(exchange_of_versions(1)), 1),
-        (framework(exchange_of_versions(2)), 0),
-        (framework(exchange_of_versions(2, 3)), 0),
-        (framework(exchange_of(1, function=0)), 0),
-        (framework(exchange_of(1), b"another"), 0),
-    ],
-)
+@pytest.mark.parametrize(("kind", "lent"), KINDS)
 def test_the_exchange_api_of_version_1_is_used_if_it_is_one(kind, lent):
     tensor = kind([8.0])
     scaler_of().unscale([tensor])
@@ -184,24 +175,15 @@ def test_arrays_of_torch_are_refused_as_their_gradients_change(monkeypatch):
 class Narrow(mmap.mmap):
     """An array whose type has a buffer and that has none itself."""
 
-    def __new__(cls, values):
-        self = super().__new__(cls, -1, 8)
-        self.close()
-        self.array = np.asarray(values, F32)
-        return self
-
-    def __init__(self, _):
-        pass
+    array, __dlpack_device__ = np.array([8, np.inf], F32), lambda _: (1, 0)
 
     def __dlpack__(self, **keywords):
         return self.array.__dlpack__(**keywords)
 
-    def __dlpack_device__(self):
-        return (1, 0)
-
 
 def test_an_array_that_has_no_buffer_is_exported_but_not_written():
-    grads, out = {"w": Narrow([8.0, np.inf])}, {"w": np.zeros(2, F32)}
+    grads, out = {"w": Narrow(-1, 8)}, {"w": np.zeros(2, F32)}
+    grads["w"].close()
     assert scaler_of().measure(grads).bad == scaler_of().unscale(grads, out=out).bad == {"w": 1}
     assert out["w"][0] == 1
     # What it exports may not say that it is immutable.
@@ -246,9 +228,8 @@ needs_torch = pytest.mark.skipif(not hasattr(torch, "nn"), reason="torch is not 
 class TestTorch:
     def test_gradients_are_unscaled_in_place(self):
         dtypes = torch.float16, torch.bfloat16, torch.float32, torch.float64
-        tensors = [torch.full((3,), 8.0, dtype=dtype) for dtype in dtypes]
+        tensors = [torch.full((3,), 8.0, dtype=dtype) for dtype in dtypes] + [torch.tensor(8.0), torch.ones(0)]
         tensors += [torch.full((2, 3, 4, 5), 8.0).to(memory_format=torch.channels_last)]
-        tensors += [torch.tensor(8.0), torch.ones(0)]
         report = scaler_of().unscale(tensors, want=Want.NORM)
         assert all((t == 1).all() for t in tensors) and report.elements == 12 + 120 + 1
 
@@ -305,11 +286,10 @@ class TestTorch:
             assert (loss.dtype, loss.item()) == (torch.float32, 2.0**19)
 
     def test_results_of_a_dtype_and_sums(self):
-        report = scaler_of().unscale({"w": torch.full((3,), 8.0, dtype=torch.float16)}, dtype="float32")
-        assert (report.grads["w"].dtype, report.grads["w"].tolist()) == (torch.float32, [1, 1, 1])
-        total = [torch.zeros(3)]
-        assert not scaler_of().unscale_accumulate([torch.full((3,), 8.0, dtype=torch.float16)], total).overflow
-        assert total[0].tolist() == [1, 1, 1]
+        grads, total = {"w": torch.full((3,), 8.0, dtype=torch.float16)}, {"w": torch.zeros(3)}
+        result = scaler_of().unscale(grads, dtype="float32").grads["w"]
+        assert not scaler_of().unscale_accumulate(grads, total).overflow
+        assert (result.dtype, result.tolist(), total["w"].tolist()) == (torch.float32, [1, 1, 1], [1, 1, 1])
 
     def test_a_bool_tensor_is_a_report(self):
         assert Scaler("torch").update(torch.tensor(True)) & Event.SKIPPED
