@@ -196,24 +196,19 @@ def beside(action):
         thread.join()
 
 
-@pytest.mark.parametrize(
-    ("elements", "calls", "released"),
-    [(1 << 22, 500, True), (1 << 10, 10_000, False)],
-    ids=["a large list", "no small one"],
-)
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda a: SCALER.scale(a),
-        lambda a: SCALER.measure([a]),
-        lambda a: SCALER.unscale([a]),
-        lambda a: SCALER.unscale([a], clip_value=1.0),
-        lambda a: SCALER.unscale_accumulate([a], [np.empty_like(a)]),
-        lambda a: THREADED.unscale([a]),
-        lambda a: SCALER.unscale(Arrays([a])),
-    ],
-    ids=["scale", "measure", "unscale", "clip_value", "unscale_accumulate", "threads", "held"],
-)
+LARGE = {
+    "scale": lambda a: SCALER.scale(a),
+    "measure": lambda a: SCALER.measure([a]),
+    "unscale": lambda a: SCALER.unscale([a]),
+    "clip_value": lambda a: SCALER.unscale([a], clip_value=1.0),
+    "unscale_accumulate": lambda a: SCALER.unscale_accumulate([a], [np.empty_like(a)]),
+    "threads": lambda a: THREADED.unscale([a]),
+    "held": lambda a: SCALER.unscale(Arrays([a])),
+}
+
+
+@pytest.mark.parametrize(("elements", "calls", "released"), [(1 << 22, 500, True), (1 << 10, 10_000, False)])
+@pytest.mark.parametrize("call", LARGE.values(), ids=LARGE)
 def test_the_lock_is_released_for(call, elements, calls, released):
     gradients, turns = np.ones(elements, F32), []
     with beside(lambda: turns.append(1)):
@@ -253,8 +248,6 @@ def test_an_update_during_a_call_does_not_change_what_gradients_are_divided_by()
     report = scaler.unscale({"w": array_that_calls(lambda: scaler.set_scale(2.0), gradient)})
     assert (report.scale, gradient.tolist()) == (8.0, [1, 1, 1])
 
-
-# ---- threads of the library's own ----
 
 THREADED = Scaler("static", init_scale=8.0, threads=3)
 

@@ -24,11 +24,6 @@ def bits(array):
     return array.dtype.name, array.shape, array.tobytes()
 
 
-def found(overflow=1):
-    """The report of gradients with an overflow, or without."""
-    return Report.of_flag(overflow)
-
-
 # ---- containers and arrays ----
 
 
@@ -84,7 +79,32 @@ def test_out_of_a_dict_is_found_by_name():
     assert (report.grads is out, out["w"][0], out["b"][0], grads["w"][0]) == (True, 1, 2, 8)
 
 
-# ---- scale ----
+def test_none_is_passed_over():
+    grads = {"a": None, "b": np.array([8, np.nan], F32), "c": None}
+    report = scaler_of(8.0).unscale(grads)
+    assert (report.grads is grads, report.bad, report.first_overflow, grads["b"][0]) == (True, {"b": 1}, ("b", 1), 1)
+    report = scaler_of(8.0).unscale([None, np.array([np.inf], F32), None], dtype=F64)
+    assert (report.bad, [type(g) for g in report.grads]) == ({1: 1}, [type(None), np.ndarray, type(None)])
+    assert scaler_of(8.0).unscale([None]).elements == 0
+
+
+def test_containers_may_be_nested():
+    grads = {"layer": {"w": np.array([8], F16), "b": None}, "heads": [np.array([16], F16), (np.array([np.inf], F16),)]}
+    report = scaler_of(8.0).unscale(grads, dtype=F32, per_tensor=True)
+    assert report.bad == {("heads", 1, 0): 1} and report.first_overflow == (("heads", 1, 0), 0)
+    assert list(report.per_tensor) == [("layer", "w"), ("heads", 0), ("heads", 1, 0)]
+    assert (report.grads["layer"]["w"][0], report.grads["layer"]["b"], report.grads["heads"][0][0]) == (1, None, 2)
+    total = {"heads": [np.zeros(1, F32), [np.zeros(1, F32)]], "layer": {"w": np.zeros(1, F32)}}
+    grads["heads"][1][0][0] = 24
+    assert not scaler_of(8.0).unscale_accumulate(grads, total).overflow
+    assert (total["layer"]["w"][0], total["heads"][1][0][0]) == (1, 3)
+
+
+def test_a_generator_of_arrays_is_read():
+    report = scaler_of(8.0).unscale(np.full(1, 8, F32) for _ in range(3))
+    assert [g[0] for g in report.grads] == [1, 1, 1]
+    report = scaler_of(8.0).unscale([np.full(1, 8, F32)], (np.zeros(1) for _ in range(1)))
+    assert [g[0] for g in report.grads] == [1]
 
 
 @pytest.mark.parametrize(
@@ -114,7 +134,7 @@ def test_a_scaled_loss_has_the_type_of_the_loss_or_the_dtype(loss, dtype, expect
     assert bits(np.asarray(loss)) == before
 
 
-# ---- reports ----
+# ---- what a call tells ----
 
 
 def test_the_edges_of_a_histogram_are_those_of_its_bins():
@@ -180,7 +200,6 @@ def test_micro_batches_with_one_overflow_are_one_skipped_step():
         (Scaler.measure, None, {"want": Want.AMAX}),
         (Scaler.unscale_accumulate, F32, {"histogram": True, "per_tensor": True}),
     ],
-    ids=["in place", "clip_value and out", "factor", "measure", "unscale_accumulate"],
 )
 def test_held_arrays_give_the_bits_and_the_report_of_their_container(method, result, keywords, container, last):
     def outcome(hold):
@@ -234,7 +253,7 @@ def test_a_scaled_list_may_be_held():
     assert (out.tolist(), c.gsc_workspace_size(None, arrays, None)) == ([8, 16], 0)
 
 
-# ---- update ----
+# ---- updates and factors ----
 
 
 def test_a_state_is_made_from_a_scale_and_counts():
@@ -243,7 +262,7 @@ def test_a_state_is_made_from_a_scale_and_counts():
     scaler.set_scale(3.0, good_steps=2, total_overflows=5)
     scaler.set_scale(8.0)
     assert (scaler.loss_scale, scaler.scale(2.0), scaler.state.good_steps) == (8.0, 16.0, 2)
-    assert scaler.update(found(0)) == scaler.events == Event.GREW
+    assert scaler.update(False) == scaler.events == Event.GREW
     assert (scaler.loss_scale, scaler.total_overflows, scaler.total_growths) == (16.0, 5, 1)
 
 
@@ -259,9 +278,6 @@ def test_the_verdict_of_a_policy_that_judges_by_the_norm_stands_before_the_step(
         for report in (scaler.unscale([np.full(4, value, F32)]), scaler.measure([np.full(4, value, F32)])):
             assert (report.overflow, report.found_inf, report.bad) == (overflow, float(overflow), {})
         assert bool(scaler.update(report) & Event.SKIPPED) == overflow
-
-
-# ---- factors ----
 
 
 def accumulate(scaler, grads, **keywords):
@@ -288,7 +304,7 @@ def test_a_clip_factor_clips_to_the_norm_as_torch_does(unscaled):
     assert (clipped.scale, [float(g[0]) for g in grads]) == (factor.scale, pytest.approx([0.6, 0.8]))
 
 
-# ---- policies and presets ----
+# ---- policies, copies and what they say ----
 
 
 @pytest.mark.parametrize(
@@ -307,9 +323,6 @@ def test_a_field_replaces_that_of_the_preset(name, value, expected):
     assert policy != Policy("torch") == Policy("torch")
 
 
-# ---- to and from a checkpoint ----
-
-
 def through_state_dict(scaler):
     restored = Scaler("none")
     restored.load_state_dict(json.loads(json.dumps(scaler.state_dict())))
@@ -324,37 +337,32 @@ def run_to_the_end(overflow):
     """A scaler of scale 0 or infinity."""
     scaler = Scaler("keras", growth_interval=1)
     for _ in range(300):
-        scaler.update(found(overflow))
+        scaler.update(overflow)
     assert scaler.loss_scale == (0.0 if overflow else math.inf)
     return scaler
 
 
-@pytest.mark.parametrize("scaler", [used_scaler(), run_to_the_end(0), run_to_the_end(1)], ids=["used", "inf", "zero"])
+@pytest.mark.parametrize(
+    "scaler", [used_scaler(), run_to_the_end(False), run_to_the_end(True)], ids=["used", "inf", "zero"]
+)
 @pytest.mark.parametrize("restore", [through_state_dict, through_pickle, copy.copy, copy.deepcopy])
 def test_a_copy_has_the_policy_and_the_state_and_moves_alone(restore, scaler):
     before = contents(scaler)
     copied = restore(scaler)
     assert contents(copied) == before
-    copied.update(found())
+    copied.update(True)
     copied.policy.growth_interval = 77
     assert (contents(scaler), contents(copied) == before) == (before, False)
 
 
-@pytest.mark.parametrize("original", [Policy("torch", growth_interval=7), used_scaler().factor, found()])
+@pytest.mark.parametrize("original", [Policy("torch", growth_interval=7), used_scaler().factor, Report.of_flag(True)])
 def test_policies_factors_and_reports_are_pickled(original):
     copied = through_pickle(original)
     assert (type(copied), bytes(copied)) == (type(original), bytes(original))
 
 
-# ---- what a person reads ----
-
-
-def updated_scaler():
-    scaler = Scaler("torch", threads=2)
-    scaler.update(found())
-    return scaler
-
-
+UPDATED = Scaler("torch", threads=2)
+UPDATED.update(True)
 OF_UPDATED = "0 of 2000, overflows 1, growths 0, backoffs 1; last update: backed_off|skipped"
 OF_USED = "2 of 3, overflows 3, growths 1, backoffs 1"
 USED = "'megatron', init_scale=1.04858e+06, growth_interval=3, hysteresis=3"
@@ -363,7 +371,7 @@ SAYS = [
     (Scaler("torch"), f"<Scaler('torch'): scale 2^16; good steps 0 of 2000, {NO_COUNTS}>"),
     (scaler_of(1000.0), f"<Scaler('static', init_scale=1000): scale 1000; good steps 0, {NO_COUNTS}>"),
     (used_scaler(), f"<Scaler({USED}): scale 2^20; good steps {OF_USED}>"),
-    (updated_scaler(), f"<Scaler('torch', threads=2): scale 2^15; good steps {OF_UPDATED}>"),
+    (UPDATED, f"<Scaler('torch', threads=2): scale 2^15; good steps {OF_UPDATED}>"),
     (Policy("guard"), "Policy('guard')"),
     (Policy("none", guard_flags=Guard.CLIP | Guard.STOP), "Policy('none', guard_flags=Guard.CLIP|Guard.STOP)"),
     (Policy("none", ceiling_rule=LimitRule.STOP), "Policy('none', ceiling_rule=LimitRule.STOP)"),
@@ -394,7 +402,7 @@ def test_a_policy_is_what_it_says_and_one_of_bytes_says_all_that_is_not_0():
         assert eval(repr(policy), vars(gradscaler)) == policy
 
 
-# ---- merged and failed reports ----
+# ---- merged and failed reports, and ranks ----
 
 
 def test_a_merge_gives_the_verdict_of_a_policy():
@@ -444,7 +452,7 @@ def test_a_report_without_the_counts_of_each_array_does_not_say_that_none_is_bad
             _ = other.bad
         assert other.norm == 1 / 8 and "first_overflow=(0, 1)" in repr(other) and "bad" not in repr(other)
     assert bytes(Report.from_bytes(bytes(report))) == bytes(report)
-    assert (report.bad, through_pickle(report).bad, Report.merge([found(0)]).bad) == ({0: 1}, {0: 1}, {})
+    assert (report.bad, through_pickle(report).bad, Report.merge([Report.of_flag(False)]).bad) == ({0: 1}, {0: 1}, {})
 
 
 def test_what_is_not_known_of_a_sum_is_asked_of_the_sum():
@@ -455,9 +463,6 @@ def test_what_is_not_known_of_a_sum_is_asked_of_the_sum():
             call()
     with pytest.raises(ValueError, match="^the report has no underflows_to_zero: pass want=gradscaler.Want.UNDERFLOW$"):
         _ = merged.underflows_to_zero
-
-
-# ---- ranks ----
 
 
 def of_ranks(scalers, *grads):
@@ -475,6 +480,8 @@ def test_a_merged_report_names_the_rank_and_the_parameter():
         assert (merged.overflow, merged.rank, merged.first_overflow, merged.failed_rank) == (True, 2, ("b", 1), None)
         assert "rank=2, first_overflow=('b', 1)" in repr(merged)
     assert Report.merge(of_ranks(scalers, good, good, good, good)).rank is None
+    ranks = np.int64(3), np.uint8(4), np.array(5)
+    assert [Scaler().set_rank(Report.of_flag(False), rank).rank for rank in ranks] == [3, 4, 5]
     failed = Report.merge(of_ranks(scalers, good, good, MemoryError(), good))
     assert (failed.rank, failed.failed_rank) == (2, 2)
     with pytest.raises(gradscaler.Error, match=r"^report.status is an error that rank 2 met: "):
@@ -485,51 +492,13 @@ def test_a_merged_report_names_the_rank_and_the_parameter():
         Report.merge(of_ranks(scalers, good, good, good, good))
 
 
-def test_a_rank_is_any_whole_number_from_0():
-    assert [Scaler().set_rank(found(0), rank).rank for rank in (np.int64(3), np.uint8(4), np.array(5))] == [3, 4, 5]
-
-
-def test_a_pickled_report_has_its_names_but_not_its_gradients():
+def test_a_pickled_report_also_of_0_9_has_its_names_but_not_its_gradients():
     grads = {"good": np.ones(3, F32), "w": np.array([1, np.nan, np.inf] * 1000, F32)}
     report = scaler_of(8.0).unscale(grads, histogram=True, per_tensor=True)
-    again = through_pickle(report)
-    assert (again.bad, again.first_overflow, again.scale, again.grads) == ({"w": 2000}, ("w", 1), 8.0, None)
-    assert [each.bad for each in again.per_tensor.values()] == [{}, {"w": 2000}] and again.histogram == report.histogram
-    assert len(pickle.dumps(report)) < 2000
-
-
-def test_a_report_that_0_9_pickled_is_read():
-    data = pickle.dumps(scaler_of(8.0).measure({"w": np.array([1, np.nan], F32)}), 0)
-    before = data.replace(b"gradscaler._report\n_restored", b"gradscaler._scaler\n_restored")
-    assert before != data and pickle.loads(before).bad == {"w": 1}
-
-
-# ---- None, and containers in containers ----
-
-
-def test_none_is_passed_over():
-    grads = {"a": None, "b": np.array([8, np.nan], F32), "c": None}
-    report = scaler_of(8.0).unscale(grads)
-    assert (report.grads is grads, report.bad, report.first_overflow, grads["b"][0]) == (True, {"b": 1}, ("b", 1), 1)
-    report = scaler_of(8.0).unscale([None, np.array([np.inf], F32), None], dtype=F64)
-    assert (report.bad, [type(g) for g in report.grads]) == ({1: 1}, [type(None), np.ndarray, type(None)])
-    assert scaler_of(8.0).unscale([None]).elements == 0
-
-
-def test_containers_may_be_nested():
-    grads = {"layer": {"w": np.array([8], F16), "b": None}, "heads": [np.array([16], F16), (np.array([np.inf], F16),)]}
-    report = scaler_of(8.0).unscale(grads, dtype=F32, per_tensor=True)
-    assert report.bad == {("heads", 1, 0): 1} and report.first_overflow == (("heads", 1, 0), 0)
-    assert list(report.per_tensor) == [("layer", "w"), ("heads", 0), ("heads", 1, 0)]
-    assert (report.grads["layer"]["w"][0], report.grads["layer"]["b"], report.grads["heads"][0][0]) == (1, None, 2)
-    total = {"heads": [np.zeros(1, F32), [np.zeros(1, F32)]], "layer": {"w": np.zeros(1, F32)}}
-    grads["heads"][1][0][0] = 24
-    assert not scaler_of(8.0).unscale_accumulate(grads, total).overflow
-    assert (total["layer"]["w"][0], total["heads"][1][0][0]) == (1, 3)
-
-
-def test_a_generator_of_arrays_is_read():
-    report = scaler_of(8.0).unscale(np.full(1, 8, F32) for _ in range(3))
-    assert [g[0] for g in report.grads] == [1, 1, 1]
-    report = scaler_of(8.0).unscale([np.full(1, 8, F32)], (np.zeros(1) for _ in range(1)))
-    assert [g[0] for g in report.grads] == [1]
+    data = pickle.dumps(report, 0)
+    in_0_9 = data.replace(b"gradscaler._report\n_restored", b"gradscaler._scaler\n_restored")
+    for again in through_pickle(report), pickle.loads(in_0_9):
+        assert (again.bad, again.first_overflow, again.scale, again.grads) == ({"w": 2000}, ("w", 1), 8.0, None)
+        assert [each.bad for each in again.per_tensor.values()] == [{}, {"w": 2000}]
+        assert again.histogram == report.histogram
+    assert in_0_9 != data and len(pickle.dumps(report)) < 2000
