@@ -181,20 +181,14 @@ def test_the_stream_is_that_of_the_framework():
         assert (set(tensor.streams), DRIVER.standin_stream(), tensor.array.tolist()) == ({expected}, expected, [1])
 
 
-def test_torch_keeps_its_stream_and_exports_from_its_current_device(monkeypatch):
-    for stream in new_stream(), 0:
-        torch, at = torch_on(monkeypatch, None, stream)
-        tensor = torch([1], 1)
-        scaler_of().measure([tensor])
-        assert set(tensor.streams) == {-1} and DRIVER.standin_stream() == stream and at == [0]
-
-
-def test_of_several_frameworks_each_is_told_the_stream(monkeypatch):
+def test_torch_keeps_its_stream_and_exports_from_its_device_and_of_several_frameworks_each_is_told(monkeypatch):
     for stream, told in (handle := new_stream(), handle), (0, 1):
         torch, at = torch_on(monkeypatch, None, stream)
-        for tensors in ([Tensor([1], 1), torch([1], 1)], [torch([1], 1), StreamTensor([1], 1)]):
+        of_two = [Tensor([1], 1), torch([1], 1)], [torch([1], 1), StreamTensor([1], 1)]
+        for tensors, expected in ([torch([1], 1)], -1), *((two, told) for two in of_two):
             scaler_of().measure(tensors)
-            assert [tensor.streams for tensor in tensors] == [[told]] * 2 and DRIVER.standin_stream() == stream
+            assert [tensor.streams for tensor in tensors] == [[expected]] * len(tensors)
+            assert DRIVER.standin_stream() == stream and at == [0]
     tensors = [Tensor([1]), StreamTensor([1])]
     scaler_of().measure(tensors)
     assert [tensor.streams for tensor in tensors] == [[2]] * 2 and at == [0]
@@ -340,14 +334,6 @@ def test_of_several_frameworks_a_call_waits(behind):
     assert behind == [1, 1]
 
 
-def test_a_device_that_fails_is_an_error_at_each_look(behind):
-    report = scaler_of().unscale([framework_on(new_stream())([8])])
-    with failing("cuStreamSynchronize", 719, 0), pytest.raises(Error, match="unspecified launch failure"):
-        _ = report.overflow
-    with pytest.raises(Error, match="unspecified launch failure"):
-        _ = report.overflow
-
-
 def test_a_thread_without_a_context_calls_and_looks():
     def call(stream):
         report = scaler_of().unscale([tensor := framework_on(stream)([8])])
@@ -385,20 +371,6 @@ def test_exports_are_held_until_the_device_is_done(monkeypatch):
     tensors = [Owner([1]), Owner([2])]
     scaler_of().unscale(tensors[:1], out=tensors[1:])
     assert alive == [[True, True]] and [tensor.exported() for tensor in tensors] == [None, None]
-
-
-def test_a_call_in_the_middle_of_another_on_its_own_stream(monkeypatch):
-    def meanwhile():
-        monkeypatch.undo()
-        scaler = scaler_of(2.0)
-        inner.append(scaler.unscale([other := framework_on(new_stream())([8, np.inf])]))
-        inner.append(other.array.tolist())
-
-    scaler, tensor, inner = scaler_of(), Tensor([8, 16, 24]), []
-    watch(monkeypatch, meanwhile)
-    report = scaler.unscale([tensor], want=Want.NORM)
-    assert tensor.array.tolist() == [1, 2, 3] and report.norm == 14**0.5 and not report.overflow
-    assert inner[0].first_overflow == (0, 1) and inner[1] == [4, np.inf]
 
 
 def test_threads_share_a_scaler():
@@ -668,13 +640,17 @@ def failing(symbol, failure, good_calls):
         state.failing = None
 
 
-def test_a_driver_that_fails_is_an_error(behind):
+def test_a_device_that_fails_is_an_error_of_the_call_or_at_each_look(behind):
     scaler_of().measure([Tensor([1])])
     spare = len(gradscaler._cuda.device(0).spare)
     with failing("cuStreamSynchronize", 719, 1), pytest.raises(Error, match="unspecified launch failure") as failed:
         scaler_of().measure([Tensor([1])])
     assert len(gradscaler._cuda.device(0).spare) == spare - 1  # its memory may be written to yet
     assert failed.value.status == c.GSC_ERROR_DEVICE
+    report = scaler_of().unscale([framework_on(new_stream())([8])])
+    for good_calls in 0, 10:
+        with failing("cuStreamSynchronize", 719, good_calls), pytest.raises(Error, match="unspecified launch failure"):
+            _ = report.overflow
     assert scaler_of().measure([Tensor([1])]).elements == 1
 
 
