@@ -11,7 +11,6 @@ import functools
 import gc
 import os
 import pickle
-import signal
 import sys
 import weakref
 from concurrent import futures
@@ -19,7 +18,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from support import CUDA, F32, move, read_only, run_python, scaler_of, standin
+from support import CUDA, F32, in_a_forked_child, move, read_only, refusal, run_python, scaler_of, standin
 
 import gradscaler
 from gradscaler import Arrays, Error, Factor, Report, Scaler, Want
@@ -398,23 +397,14 @@ def test_memory_is_that_of_the_calls_at_a_time_not_of_the_streams():
     assert DRIVER.standin_allocated() == before
 
 
-def assert_refused_in_a_forked_child(grads):
-    child = os.fork()
-    if child == 0:
-        signal.alarm(60)  # rather than wait for a lock of the parent
-        try:
-            scaler_of().measure(grads)
-        except Error as error:
-            os._exit(0 if "forked" in str(error) else 1)
-        os._exit(2)
-    assert os.waitpid(child, 0)[1] == 0
-
-
 def test_a_forked_child_says_that_cuda_ended():
+    def refused_in_a_child(grads):
+        return in_a_forked_child(lambda: refusal(lambda: scaler_of().measure(grads), of=Error))
+
     scaler_of().measure([Tensor([1])])
     with gradscaler._cuda._opening:
-        assert_refused_in_a_forked_child([Tensor([1])])
-    assert_refused_in_a_forked_child(Arrays([Tensor([1])]))
+        assert "forked" in refused_in_a_child([Tensor([1])])
+    assert "forked" in refused_in_a_child(Arrays([Tensor([1])]))
 
 
 def test_the_interpreter_ends_while_a_thread_is_in_a_call():

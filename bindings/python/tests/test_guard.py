@@ -61,27 +61,20 @@ def test_decisions_of_two_signals_are_joined():
 HALF, QUARTER = (f"clipped: multiplied by {4 / n:g}: the norm, {n}, is above 4, 1 in a row" for n in (8, 16))
 
 
-@pytest.mark.parametrize(
-    ("norm", "loss", "reasons"),
-    [
-        (2.0, 8.0, [HALF]),
-        (8.0, 16.0, [QUARTER, HALF]),
-        (math.inf, 8.0, ["skipped: overflow", HALF]),
-    ],
-)
-def test_the_reason_that_decided_is_the_first_of_those_that_were_joined(norm, loss, reasons):
-    norms, losses = (Scaler("none", guard_norm=4, guard_flags=Guard.CLIP) for _ in range(2))
-    fed(norms, norm)
-    fed(losses, loss)
-    norms.combine_decisions(losses)
-    assert norms.reason == "; ".join(reasons)
+def test_the_reason_that_decided_is_the_first_of_those_that_were_joined():
+    for norm, loss, reasons in (2, 8, [HALF]), (8, 16, [QUARTER, HALF]), (math.inf, 8, ["skipped: overflow", HALF]):
+        norms, losses = (Scaler("none", guard_norm=4, guard_flags=Guard.CLIP) for _ in range(2))
+        fed(norms, norm)
+        fed(losses, loss)
+        norms.combine_decisions(losses)
+        assert norms.reason == "; ".join(reasons)
 
 
-@pytest.mark.parametrize("number", [2.5, -3.0, 0.0])
-def test_the_report_of_a_number_is_a_value(number):
-    report = Report.of_number(number)
-    for other in report, copy.copy(report), pickle.loads(pickle.dumps(report)), Report.from_bytes(bytes(report)):
-        assert (bytes(other), other.norm, other.overflow) == (bytes(report), number, False)
+def test_the_report_of_a_number_is_a_value():
+    for number in 2.5, -3.0, 0.0:
+        report = Report.of_number(number)
+        for other in report, copy.copy(report), pickle.loads(pickle.dumps(report)), Report.from_bytes(bytes(report)):
+            assert (bytes(other), other.norm, other.overflow) == (bytes(report), number, False)
     assert Report.of_number(math.inf).overflow and Report.of_number(math.nan).overflow
 
 
@@ -104,16 +97,16 @@ OF_GUARD = {"guard_ratio": "0.0", "guard_decay": "0.0", "guard_warmup": "0", "gu
 OF_GUARD |= {"guard_sample": "GuardSample.AS_IS in the checkpoint, which replaces GuardSample.THRESHOLD"}
 
 
-@pytest.mark.parametrize(
-    "mine, saved, expected",
-    [
-        (Policy("torch", guard_norm=5), Policy("torch"), {"guard_norm": "0.0 in the checkpoint, which replaces 5.0"}),
-        (Policy("torch", guard_ratio=7), Policy("torch", guard_ratio=5), {"guard_ratio": "5.0"}),
-        (Policy("guard"), Policy("none"), OF_GUARD),
-        (Policy("recommended"), Policy("guard"), {}),
-        (Policy("torch", growth_interval=9), Policy("torch"), {"growth_interval": "2000"}),
-    ],
-)
+REPLACED = [
+    (Policy("torch", guard_norm=5), Policy("torch"), {"guard_norm": "0.0 in the checkpoint, which replaces 5.0"}),
+    (Policy("torch", guard_ratio=7), Policy("torch", guard_ratio=5), {"guard_ratio": "5.0"}),
+    (Policy("guard"), Policy("none"), OF_GUARD),
+    (Policy("recommended"), Policy("guard"), {}),
+    (Policy("torch", growth_interval=9), Policy("torch"), {"growth_interval": "2000"}),
+]
+
+
+@pytest.mark.parametrize(("mine", "saved", "expected"), REPLACED)
 def test_a_guard_that_a_checkpoint_replaces_is_in_the_notes(mine, saved, expected):
     scaler = Scaler(mine)
     notes = scaler.load_state_dict(Scaler(saved).state_dict())

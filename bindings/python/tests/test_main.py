@@ -97,10 +97,6 @@ def test_presets_are_listed_told_and_compared(capsys, tmp_path):
 TORCH = {"scale": 1024.0, "growth_factor": 2.0, "backoff_factor": 0.5, "growth_interval": 100, "_growth_tracker": 3}
 
 
-def as_npz(path):
-    np.savez(path, **TORCH)
-
-
 def as_msgpack(path):
     msgpack = pytest.importorskip("msgpack")
     scale = msgpack.ExtType(1, msgpack.packb(((), "float32", np.float32(1024).tobytes())))
@@ -115,8 +111,8 @@ def as_safetensors(path):
     path.write_bytes(len(text).to_bytes(8, "little") + text + np.float32([3, 3, 1024]).tobytes())
 
 
-SAVED = {"json": lambda path: path.write_text(json.dumps(TORCH)), "npz": as_npz, "msgpack": as_msgpack}
-SAVED |= {"safetensors": as_safetensors}
+SAVED = {"json": lambda path: path.write_text(json.dumps(TORCH)), "npz": lambda path: np.savez(path, **TORCH)}
+SAVED |= {"msgpack": as_msgpack, "safetensors": as_safetensors}
 SAVED |= {"pt": lambda path: pytest.importorskip("torch").save({"model": {}, "scaler": TORCH}, path)}
 
 
