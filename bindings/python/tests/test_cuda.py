@@ -71,10 +71,14 @@ def new_stream():
     return stream.value
 
 
+def framework(name="Framework", **attributes):
+    """A framework of which the tensors also have these attributes."""
+    return type(name, (Tensor,), attributes)
+
+
 def framework_on(stream):
     """A framework that says which stream it uses."""
-    interface = property(lambda self: {"stream": stream})
-    return type("Framework", (Tensor,), {"__cuda_array_interface__": interface})
+    return framework(__cuda_array_interface__=property(lambda self: {"stream": stream}))
 
 
 StreamTensor = framework_on(2)
@@ -154,21 +158,13 @@ def test_what_is_accumulated_is_on_one_device():
 
 
 def test_the_framework_multiplies_its_loss():
-    class Loss(Tensor):
-        def __mul__(self, scale):
-            return ("multiplied", scale)
-
-    assert scaler_of().scale(Loss(1.0)) == ("multiplied", 8.0)
+    loss = framework("Loss", __mul__=lambda self, scale: ("multiplied", scale))(1.0)
+    assert scaler_of().scale(loss) == ("multiplied", 8.0)
     with pytest.raises(TypeError, match="cast the scaled Loss"):
-        scaler_of().scale(Loss(1.0), dtype=np.float16)
+        scaler_of().scale(loss, dtype=np.float16)
 
 
-class SilentTensor(Tensor):
-    """Of a framework that cannot say its stream for each dtype."""
-
-    @property
-    def __cuda_array_interface__(self):
-        raise RuntimeError("not for bfloat16")
+SilentTensor = framework(__cuda_array_interface__=property(lambda self: 1 / 0))  # it cannot say its stream
 
 
 def test_the_stream_is_that_of_the_framework():
@@ -477,7 +473,7 @@ def test_a_wrong_device_names_the_tensor(out, where):
 
 
 def test_held_arrays_on_a_device_are_exported_once_and_use_the_stream_of_each_call():
-    kind = type("Framework", (Tensor,), {"__cuda_array_interface__": property(lambda self: {"stream": streams[-1]})})
+    kind = framework(__cuda_array_interface__=property(lambda self: {"stream": streams[-1]}))
     streams = [new_stream()]
     tensors = [kind([64], 1) for _ in range(3)]
     arrays = Arrays(tensors)
@@ -517,13 +513,9 @@ def tensor_of(array, device=0):
     return tensor
 
 
-class WithoutDtype(Tensor):
-    dtype = property()
-
-
 def exporting(export):
     """A tensor that is exported by a function."""
-    return type("Exporting", (Tensor,), {"__dlpack__": lambda self, **_: export()})([1])
+    return framework(__dlpack__=lambda self, **_: export())([1])
 
 
 def refuse_to_export():
@@ -541,7 +533,7 @@ BAD = [
     ([read_only(np.ones(2, F32))], None, " is read-only"),
     ([Tensor([1], 0, np.int32)], None, " has dtype int32, which is not supported: pass float32, .* or complex128$"),
     ([Tensor([1], 1, np.int32)], None, " has dtype int32"),
-    ([WithoutDtype([1], dtype=np.int32)], None, " has .*code 0 and 32 bits, which is not supported"),
+    ([framework(dtype=property())([1], dtype=np.int32)], None, " has .*code 0 and 32 bits, which is not supported"),
     ([exporting(lambda: "nothing")], None, " .*no DLPack tensor"),
     ([exporting(refuse_to_export)], None, " .*requires a gradient"),
     ([Tensor([1], 1)], [Tensor([1, 2], 1)], " has another shape"),
@@ -595,12 +587,9 @@ def test_what_only_the_device_finds_out_is_an_error(monkeypatch):
 
 
 def test_arrays_of_jax_are_read_only(monkeypatch):
-    class Array(Buffered):
-        pass
-
-    monkeypatch.setitem(sys.modules, "jax", SimpleNamespace(Array=Array))
-    grads = {"good": Tensor([8]), "bad": Array([8])}
-    for out, name in (None, "tensors"), ({"good": Tensor([0]), "bad": Array([0])}, "out"):
+    monkeypatch.setitem(sys.modules, "jax", SimpleNamespace(Array=Buffered))
+    grads = {"good": Tensor([8]), "bad": Buffered([8])}
+    for out, name in (None, "tensors"), ({"good": Tensor([0]), "bad": Buffered([0])}, "out"):
         words = r"\['bad'\] is read-only, .* pass out with arrays of another framework"
         with pytest.raises(Error, match=words) as refused:
             scaler_of().unscale(grads, out=out)

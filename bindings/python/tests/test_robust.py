@@ -40,11 +40,14 @@ GOOD = {name: np.full(10, 3, F32) for name in "abc"}
 INTEGERS = np.ones(3, np.int32)
 STRUCTS = Policy("torch"), State(), Report.of_flag(False)
 LAST_BAD = {**GOOD, "bad": 3.0}
+BAD_ARRAYS = LAST_BAD, {"bad": 3.0, **GOOD}, {**GOOD, "bad": INTEGERS}
 OTHERS = {name: np.zeros(10, F32) for name in "abc"}
 OTHER_SHAPE = {**GOOD, "c": np.zeros(11, F32)}
 SCALER = Scaler("torch")
 HELD = Arrays(OTHERS)
 SAVED = SCALER.state_dict("torch")
+BAD_CHECKPOINTS = {**SAVED, "scale": -1}, {"preset": "torch", "saved": "00"}
+BAD_OPTIONS = {"dtype": np.int32}, {"factor": Factor()}, {"out": OTHER_SHAPE}
 CALLS = {
     "scale": lambda: SCALER.scale(GOOD["a"]),
     "measure": lambda: SCALER.measure(GOOD, want=Want.NORM),
@@ -55,7 +58,6 @@ CALLS = {
     "threads": lambda: setattr(SCALER, "threads", 3 - SCALER.threads),
     "held": lambda: SCALER.unscale(Arrays(GOOD, OTHERS)),
     "held call": lambda: SCALER.unscale(HELD, want=Want.NORM).norm,
-    "not held": lambda: refused(Arrays, GOOD, OTHER_SHAPE),
     "held bad report": lambda: refused(c.gsc_unscale, None, None, HELD.groups[0][1], None, bytes(3)),
     "options": lambda: SCALER.measure(GOOD, want=sum(Want), histogram=True, per_tensor=True).per_tensor,
     "bad options": lambda: refused(c.gsc_measure, None, None, [GOOD["a"]], {"policy": SCALER.policy, "x": 1}, Report()),
@@ -64,34 +66,26 @@ CALLS = {
     "nested": lambda: SCALER.unscale({"a": [GOOD["a"], None], "b": GOOD["b"]}, dtype=np.float64).grads,
     "memory": lambda: memoryview(c.gsc_memory_create(None, 0, 1000)),
     "in memory": lambda: c.gsc_measure(None, None, [GOOD["a"]], None, (c.gsc_memory_create(None, 1, 999), 8)),
-    "bad memory": lambda: refused(c.gsc_memory_create, None, 9, 1000),
-    "overlapping": lambda: refused(SCALER.unscale, [GOOD["a"], GOOD["a"][3:]]),
-    "loss": lambda: refused(SCALER.scale, "x"),
     "overflow": lambda: SCALER.measure([np.array([np.inf])]),
     "update": lambda: SCALER.update([Report(overflow=1), Report.of_flag(False)]) and SCALER.set_scale(8.0),
     "factors": lambda: SCALER.clip_factor(Report(kind=1, measured=1, sum_squares=4.0), 1.0),
     "save and load": lambda: SCALER.load_state_dict(SCALER.state_dict()),
     "another's checkpoint": lambda: SCALER.load_state_dict({"scaler": [SAVED, None, "x"]}),
-    "bad checkpoint": lambda: refused(SCALER.load_state_dict, {**SAVED, "scale": -1}),
     "settings": lambda: Policy.from_settings("deepspeed", {"hysteresis": 3, "x": None}),
-    "bad settings": lambda: refused(Policy.from_settings, "torch", {"init_scale": "x"}),
     "new": lambda: (Scaler("jmp", growth_interval=5), repr(SCALER), gradscaler.presets(), gradscaler.info()),
-    "unknown preset": lambda: refused(Policy, "x"),
-    "bad field": lambda: refused(Policy, init_scale=-1),
-    "bad array": lambda: refused(SCALER.measure, LAST_BAD),
-    "integers": lambda: refused(SCALER.measure, {**GOOD, "bad": INTEGERS}),
-    "first bad": lambda: refused(SCALER.measure, {"bad": 3.0, **GOOD}),
-    "bad struct": lambda: refused(c.gsc_state_update, None, *STRUCTS, bytes(STRUCTS[1])),
+    "bad settings": lambda: (refused(Policy.from_settings, "torch", {"init_scale": "x"}), refused(Policy, "x")),
+    "bad numbers": lambda: (refused(Policy, init_scale=-1), refused(SCALER.set_scale, -1), refused(SCALER.scale, "x")),
+    "bad arrays": lambda: [refused(SCALER.measure, bad) for bad in BAD_ARRAYS],
+    "bad options of a call": lambda: [refused(SCALER.unscale, GOOD, **bad) for bad in BAD_OPTIONS],
+    "another shape held": lambda: refused(Arrays, GOOD, OTHER_SHAPE),
+    "overlapping": lambda: refused(SCALER.unscale, [GOOD["a"], GOOD["a"][3:]]),
     "added to themselves": lambda: refused(SCALER.unscale_accumulate, GOOD, GOOD),
-    "bad dtype": lambda: refused(SCALER.unscale, GOOD, dtype=np.int32),
-    "other shape": lambda: refused(SCALER.unscale, GOOD, out=OTHER_SHAPE),
-    "bad factor": lambda: refused(SCALER.unscale, GOOD, factor=Factor()),
+    "bad checkpoint": lambda: [refused(SCALER.load_state_dict, bad) for bad in BAD_CHECKPOINTS],
+    "bad memory": lambda: (refused(c.gsc_memory_create, None, 9, 1000), refused(c.gsc_workspace_size, None, 3, None)),
     "bad report": lambda: refused(c.gsc_measure, None, None, [GOOD["a"]], None, bytes(3)),
     "bad context": lambda: refused(c.gsc_measure, SCALER, None, [GOOD["a"]], None, Report()),
-    "bad scale": lambda: refused(SCALER.set_scale, -1),
-    "bad saved": lambda: refused(SCALER.load_state_dict, {"preset": "torch", "saved": "00"}),
     "no tuple": lambda: refused(c.gsc_scale, None, SCALER.factor, [GOOD["a"]], None, None),
-    "no list": lambda: refused(c.gsc_workspace_size, None, 3, None),
+    "bad struct": lambda: refused(c.gsc_state_update, None, *STRUCTS, bytes(STRUCTS[1])),
 }
 
 
