@@ -122,14 +122,6 @@ def test_a_checkpoint_may_be_any_container(state):
     assert (scaler.loss_scale, scaler.state.good_steps, scaler.policy.growth_interval) == (2048.0, 3, 100)
 
 
-def test_a_checkpoint_of_a_framework_keeps_the_rules_that_it_does_not_say():
-    scaler = Scaler("recommended", max_scale=2.0**20)
-    notes = scaler.load_state_dict(torch_state())
-    assert scaler.policy == Policy("recommended", max_scale=2.0**20, growth_interval=100)
-    assert (scaler.preset, scaler.loss_scale, scaler.state.good_steps) == ("recommended", 2048.0, 3)
-    assert scaler.notes == notes
-
-
 def test_notes_are_sentences_with_what_they_are_about():
     scaler = Scaler("torch")
     notes = scaler.load_state_dict({"scaler": torch_state(_growth_tracker=100, color=3)})

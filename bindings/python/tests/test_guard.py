@@ -118,12 +118,13 @@ def test_a_guard_that_a_checkpoint_replaces_is_in_the_notes(mine, saved, expecte
     assert Scaler(mine).load_state_dict(Scaler(mine).state_dict()) == []
 
 
-def test_a_checkpoint_that_moves_the_scale_of_a_guard_says_so():
+def test_a_checkpoint_that_moves_the_scale_of_a_guard_says_so_and_keeps_the_rules_that_it_does_not_say():
     torchs = {"scale": 2048.0, "growth_factor": 2.0, "backoff_factor": 0.5, "growth_interval": 7, "_growth_tracker": 3}
-    scaler = Scaler("guard")
+    scaler = Scaler("guard", max_scale=2.0**20)
+    rules = {"max_scale": 2.0**20, "growth_factor": 2.0, "backoff_factor": 0.5, "growth_interval": 7}
     first, *_ = scaler.load_state_dict(torchs)
     assert first == "the rules of the checkpoint move the scale; the rules of 'guard' never do"
-    assert scaler.policy.guard_ratio == 10  # torch's keys say nothing of a guard
+    assert (scaler.preset, scaler.policy) == ("guard", Policy("guard", **rules))
     assert not any("never do" in note for note in Scaler("torch").load_state_dict(torchs))
 
 

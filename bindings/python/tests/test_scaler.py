@@ -144,21 +144,18 @@ def test_the_edges_of_a_histogram_are_those_of_its_bins():
     assert counts == (2 * np.eye(16, dtype=int)).tolist()
 
 
-@pytest.mark.parametrize(
-    ("name", "wanted", "advice"),
-    [
+def test_what_was_not_wanted_is_refused_by_name():
+    for name, wanted, advice in (
         ("norm", {"histogram": True}, "no norm: pass want=gradscaler.Want.NORM"),
         ("amax", {"want": Want.NORM}, "no amax: pass want=gradscaler.Want.AMAX"),
         ("underflows_to_zero", {}, "no underflows_to_zero: pass want=gradscaler.Want.UNDERFLOW"),
         ("histogram", {"want": Want.NORM}, "no histogram: pass histogram=True"),
         ("histogram_elements", {"per_tensor": True}, "no histogram: pass histogram=True"),
         ("per_tensor", {"want": Want.NORM}, "none of each array: pass per_tensor=True"),
-    ],
-)
-def test_what_was_not_wanted_is_refused_by_name(name, wanted, advice):
-    report = scaler_of(2.0).measure([np.ones(3, F32)], **wanted)
-    with pytest.raises(ValueError, match=f"^the report has {advice}$"):
-        getattr(report, name)
+    ):
+        report = scaler_of(2.0).measure([np.ones(3, F32)], **wanted)
+        with pytest.raises(ValueError, match=f"^the report has {advice}$"):
+            getattr(report, name)
 
 
 def test_what_was_bad_in_a_call_is_told_after_others():
@@ -307,20 +304,17 @@ def test_a_clip_factor_clips_to_the_norm_as_torch_does(unscaled):
 # ---- policies, copies and what they say ----
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "expected"),
-    [
+def test_a_field_replaces_that_of_the_preset():
+    for name, value, expected in (
         ("init_scale", np.float32(8), 8.0),
         ("growth_interval", np.int64(8), 8),
         ("overflow_reset", gradscaler.OverflowReset.ON_GROWTH | gradscaler.OverflowReset.ON_BACKOFF, 5),
         ("max_scale", math.inf, math.inf),
         ("apply_delay", True, 1),
-    ],
-)
-def test_a_field_replaces_that_of_the_preset(name, value, expected):
-    policy = Policy("torch", **{name: value})
-    assert (getattr(policy, name), policy.differences("torch")) == (expected, {name: expected})
-    assert policy != Policy("torch") == Policy("torch")
+    ):
+        policy = Policy("torch", **{name: value})
+        assert (getattr(policy, name), policy.differences("torch")) == (expected, {name: expected})
+        assert policy != Policy("torch") == Policy("torch")
 
 
 def through_state_dict(scaler):
