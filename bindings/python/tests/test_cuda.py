@@ -9,6 +9,7 @@ import copy
 import ctypes
 import functools
 import gc
+import itertools
 import os
 import pickle
 import sys
@@ -294,14 +295,6 @@ def test_what_follows_an_unread_report_does_not_change_it(behind):
     assert [report.amax for report in reports] == [1, 2, 3, 2] and len(behind) == 4
 
 
-def test_threads_look_at_one_report():
-    kind = framework_on(new_stream())
-    with futures.ThreadPoolExecutor(4) as pool:
-        for _ in range(50):
-            report = scaler_of().unscale([kind([8] * 100)])
-            assert list(pool.map(lambda _, it=report: it.elements, range(4))) == [100] * 4
-
-
 def test_a_report_that_nobody_reads_gives_its_memory_back_when_the_device_is_done(monkeypatch):
     device, kind = gradscaler._cuda.device(0), framework_on(new_stream())
     scaler_of().unscale([kind([8])])
@@ -321,12 +314,11 @@ def test_a_report_that_nobody_reads_gives_its_memory_back_when_the_device_is_don
 
 
 def test_of_several_frameworks_a_call_waits(behind):
-    scaler_of().measure([framework_on(stream := new_stream())([1]), framework_on(stream)([1])])
-    assert behind == []
-    scaler_of().measure([framework_on(new_stream())([1]), framework_on(new_stream())([1])])
-    assert behind == [1]
-    scaler_of().measure([Tensor([1])])
-    assert behind == [1, 1]
+    streams = new_stream(), new_stream()
+    ours, same, other = map(framework_on, (streams[0], *streams))
+    for kinds, waits in ([ours, same], []), ([ours, other], [1]), ([Tensor], [1, 1]):
+        scaler_of().measure([kind([1]) for kind in kinds])
+        assert behind == waits
 
 
 def test_a_thread_without_a_context_calls_and_looks():
@@ -340,12 +332,12 @@ def test_a_thread_without_a_context_calls_and_looks():
 
 
 def launched(monkeypatch, before_launch):
-    """Calls it with the context before a check launches, but not when it asks whether all is right."""
+    """Calls it before a check launches, but not when it asks whether all is right."""
     call = c.gsc_measure
 
     def watched(on, *rest):
         if on and on[2] is not None:
-            before_launch(on[0])
+            before_launch()
         return call(on, *rest)
 
     monkeypatch.setattr(c, "gsc_measure", watched)
@@ -368,17 +360,19 @@ def test_exports_are_held_until_the_device_is_done(monkeypatch):
     assert alive == [[True, True]] and [tensor.exported() for tensor in tensors] == [None, None]
 
 
-def test_threads_share_a_scaler():
-    scaler = scaler_of()
-
+def test_threads_share_a_scaler_and_look_at_one_report():
     def unscale(thread):
         for size in range(1000, 1010):
             grads = [Tensor(np.arange(size) + thread), Tensor([thread], device=1)]
             assert scaler.unscale(grads).elements == size + 1
             assert (grads[0].array == (np.arange(size) + thread) / 8).all() and grads[1].array == thread / 8
 
+    scaler, kind = scaler_of(), framework_on(new_stream())
     with futures.ThreadPoolExecutor(4) as pool:
         list(pool.map(unscale, range(4)))
+        for _ in range(50):
+            report = scaler.unscale([kind([8] * 100)])
+            assert list(pool.map(lambda _, it=report: it.elements, range(4))) == [100] * 4
 
 
 def test_memory_is_that_of_the_calls_at_a_time_not_of_the_streams():
@@ -419,17 +413,15 @@ time.sleep(0.05)
 # ---- several devices ----
 
 
-@pytest.mark.parametrize("count", [1, 3])
-@pytest.mark.parametrize("device", [0, 1])
-def test_an_out_of_another_length_is_refused(count, device):
-    for call in scaler_of().unscale, Arrays:
+def test_an_out_of_another_length_is_refused():
+    for call, count, device in itertools.product([scaler_of().unscale, Arrays], [1, 3], [0, 1]):
         with pytest.raises(ValueError, match=f"2 tensors and {count} outputs"):
             call([Tensor([1]), Tensor([1], device)], [Tensor([0]) for _ in range(count)])
 
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_several_devices_work_at_a_time_and_each_is_waited_for_if_a_launch_fails(monkeypatch, fails):
-    def launch(_):
+    def launch():
         done.append("launch")
         if fails and len(done) == 2:
             raise MemoryError
@@ -455,7 +447,7 @@ def test_a_wait_that_fails_hides_no_other_error_and_lends_its_memory_to_nobody(m
         watch(patch, lambda: fail(no_wait))
         with pytest.raises(Error, match="it does not wait"):
             scaler_of().measure([Tensor([1])])
-        launched(patch, lambda _: fail(MemoryError()))
+        launched(patch, lambda: fail(MemoryError()))
         with pytest.raises(MemoryError):
             scaler_of().measure([Tensor([1])])
     assert spare == []  # `space` is lost, and that of the second call
@@ -668,8 +660,7 @@ def test_any_dense_order_of_dimensions(axes, kind, place):
 
 
 def test_an_empty_tensor_and_an_empty_list():
-    assert scaler_of().unscale([Tensor([])]).elements == 0
-    assert scaler_of().unscale([]).elements == 0
+    assert scaler_of().unscale([Tensor([])]).elements == scaler_of().unscale([]).elements == 0
 
 
 def test_memory_of_a_device():

@@ -147,12 +147,9 @@ def test_a_dense_tensor_of_any_order_is_taken():
         assert np.array_equal(tensor.array, values.transpose(axes) / 8)
 
 
-def test_an_interrupt_is_not_swallowed():
+def test_no_tensor_is_held_after_a_call_and_an_interrupt_is_not_swallowed():
     with pytest.raises(KeyboardInterrupt):
         scaler_of().measure([raising(KeyboardInterrupt())])
-
-
-def test_no_tensor_is_held_after_a_call():
     grads = [Tensor([8.0]) for _ in range(3)]
     before = [sys.getrefcount(t) for t in grads]
     for _ in range(10):
