@@ -456,27 +456,25 @@ def test_a_struct_of_the_wrong_size_or_type_is_named(function, arguments, bad):
         assert refusal(lambda given=given: function(*given), given).startswith(argument)
 
 
-@pytest.mark.parametrize(
-    ("call", "attributes"),
-    [
-        (lambda: Policy("x"), (c.GSC_ERROR_PRESET, -1, "name", "", None)),
-        (lambda: Policy("torch", init_scale=-1), (c.GSC_ERROR_POLICY, -1, "policy", "init_scale", -1.0)),
-        (lambda: Policy("torch", overflow_tolerance=2), (c.GSC_ERROR_POLICY, -1, "policy", "overflow_tolerance", 2.0)),
-        (lambda: scaler_of().measure([ones(), 3.0]), (c.GSC_ERROR_VALUE, 1, "tensors", "", None)),
-        (lambda: scaler_of().measure([ones(), ones(dtype=int)]), (c.GSC_ERROR_DTYPE, 1, "tensors", "", None)),
-        (lambda: scaler_of().unscale([ones()], out=[ones(4)]), (c.GSC_ERROR_COUNT, 0, "out", "", None)),
-        (lambda: scaler_of().measure([ones()], want=64), (c.GSC_ERROR_VALUE, -1, "options", "want", 64.0)),
-        (lambda: c.gsc_policy_check(None), (c.GSC_ERROR_NULL, -1, "policy", "", None)),
-    ],
-)
-def test_an_error_is_data(call, attributes):
-    with pytest.raises(Error) as refused:
-        call()
-    error = refused.value
-    assert (type(error.status), error.status, error.index, error.name, error.field, error.value) == (int, *attributes)
-    assert error.field != "overflow_tolerance" or (error.low, error.high) == (0.0, 1.0)
-    again = pickle.loads(pickle.dumps(error))
-    assert (str(again), again.status, again.why) == (str(error), error.status, error.why)
+def test_an_error_is_data():
+    for call, *attributes in (
+        (lambda: Policy("x"), c.GSC_ERROR_PRESET, -1, "name", "", None),
+        (lambda: Policy("torch", init_scale=-1), c.GSC_ERROR_POLICY, -1, "policy", "init_scale", -1.0),
+        (lambda: Policy("torch", overflow_tolerance=2), c.GSC_ERROR_POLICY, -1, "policy", "overflow_tolerance", 2.0),
+        (lambda: scaler_of().measure([ones(), 3.0]), c.GSC_ERROR_VALUE, 1, "tensors", "", None),
+        (lambda: scaler_of().measure([ones(), ones(dtype=int)]), c.GSC_ERROR_DTYPE, 1, "tensors", "", None),
+        (lambda: scaler_of().unscale(X, out=[ones(4)]), c.GSC_ERROR_COUNT, 0, "out", "", None),
+        (lambda: scaler_of().measure(X, want=64), c.GSC_ERROR_VALUE, -1, "options", "want", 64.0),
+        (lambda: c.gsc_policy_check(None), c.GSC_ERROR_NULL, -1, "policy", "", None),
+    ):
+        with pytest.raises(Error) as refused:
+            call()
+        error = refused.value
+        assert [error.status, error.index, error.name, error.field, error.value] == attributes
+        assert type(error.status) is int
+        assert error.field != "overflow_tolerance" or (error.low, error.high) == (0.0, 1.0)
+        again = pickle.loads(pickle.dumps(error))
+        assert (str(again), again.status, again.why) == (str(error), error.status, error.why)
 
 
 def test_memory_of_the_host_holds_structs():

@@ -312,14 +312,8 @@ def test_a_forked_child_gives_the_bits_of_its_parent(work):
 # ---- arrays that behave oddly ----
 
 
-class Named(np.ndarray):
-    dtype = "float32"
-
-
-class Without(np.ndarray):
-    @property
-    def dtype(self):
-        raise AttributeError
+Named = type("Named", (np.ndarray,), {"dtype": "float32"})
+Without = type("Without", (np.ndarray,), {"dtype": property()})
 
 
 def values(dtype=F32):

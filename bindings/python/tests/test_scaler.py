@@ -418,25 +418,22 @@ OF_A_PRESET = gradscaler.Error("no such preset")
 OF_A_PRESET.status = c.GSC_ERROR_PRESET
 
 
-@pytest.mark.parametrize(
-    ("error", "status"),
-    [
+def test_a_rank_whose_call_failed_lets_nobody_step():
+    for error, status in (
         (gradscaler.Status.ERROR_MEMORY, c.GSC_ERROR_MEMORY),
         (MemoryError(), c.GSC_ERROR_MEMORY),
         (c.GSC_ERROR_DEVICE, c.GSC_ERROR_DEVICE),
         (OF_A_PRESET, c.GSC_ERROR_PRESET),
         (KeyError("weight"), c.GSC_ERROR_REPORT),  # not of this library
         (type("Theirs", (Exception,), {"status": "late"})(), c.GSC_ERROR_REPORT),
-    ],
-)
-def test_a_rank_whose_call_failed_lets_nobody_step(error, status):
-    failed = Report.failed(error)
-    merged = Report.merge([scaler_of(1.0).measure([np.ones(3, F32)]), failed])
-    assert (failed.overflow, failed.found_inf, merged.overflow) == (True, 1.0, True)
-    assert failed.status == merged.status == status and "status=" in repr(failed)
-    why = "report.status is an error: .*; see the error that the failed call raised"
-    with pytest.raises(gradscaler.Error, match=why):
-        Scaler().update(merged)
+    ):
+        failed = Report.failed(error)
+        merged = Report.merge([scaler_of(1.0).measure([np.ones(3, F32)]), failed])
+        assert (failed.overflow, failed.found_inf, merged.overflow) == (True, 1.0, True)
+        assert failed.status == merged.status == status and "status=" in repr(failed)
+        why = "report.status is an error: .*; see the error that the failed call raised"
+        with pytest.raises(gradscaler.Error, match=why):
+            Scaler().update(merged)
 
 
 def test_a_report_without_the_counts_of_each_array_does_not_say_that_none_is_bad():
