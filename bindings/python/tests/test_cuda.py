@@ -85,8 +85,8 @@ def framework_on(stream):
 StreamTensor = framework_on(2)
 
 
-def torch_on(monkeypatch, *streams):
-    """A torch whose devices use these streams: its tensors, and a stack of its current devices."""
+def torch_on(monkeypatch, stream):
+    """A torch of which device 1 uses a stream: its tensors, and a stack of its current devices."""
     at = [0]
 
     class Torch(Tensor):
@@ -101,7 +101,7 @@ def torch_on(monkeypatch, *streams):
         yield
         at.pop()
 
-    uses = [SimpleNamespace(cuda_stream=stream) for stream in streams]
+    uses = {1: SimpleNamespace(cuda_stream=stream)}
     cuda = SimpleNamespace(current_stream=uses.__getitem__, device=current_device)
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(Tensor=Torch, cuda=cuda))
     return Torch, at
@@ -179,7 +179,7 @@ def test_the_stream_is_that_of_the_framework():
 
 def test_torch_keeps_its_stream_and_exports_from_its_device_and_of_several_frameworks_each_is_told(monkeypatch):
     for stream, told in (handle := new_stream(), handle), (0, 1):
-        torch, at = torch_on(monkeypatch, None, stream)
+        torch, at = torch_on(monkeypatch, stream)
         of_two = [Tensor([1], 1), torch([1], 1)], [torch([1], 1), StreamTensor([1], 1)]
         for tensors, expected in ([torch([1], 1)], -1), *((two, told) for two in of_two):
             scaler_of().measure(tensors)
@@ -453,15 +453,13 @@ def test_a_wait_that_fails_hides_no_other_error_and_lends_its_memory_to_nobody(m
     assert spare == []  # `space` is lost, and that of the second call
 
 
-ELSEWHERE = [(Tensor([0], 1), "on cuda:1"), (Tensor([0], 0, kind=10), "DLPack type 10")]
-ON_HOST = [np.zeros(1, F32), Tensor([0], kind=1), bytearray(4), Buffered([0], kind=1)]
-
-
-@pytest.mark.parametrize(("out", "where"), [*ELSEWHERE, *((out, "in host memory") for out in ON_HOST)])
-def test_a_wrong_device_names_the_tensor(out, where):
-    with pytest.raises(Error, match=rf"^out\['b'\] .*{where}.*on cuda:0") as refused:
-        scaler_of().unscale({"a": Tensor([1]), "b": Tensor([1])}, out={"a": Tensor([0]), "b": out})
-    assert refused.value.index == 1
+def test_a_wrong_device_names_the_tensor():
+    on_host = np.zeros(1, F32), Tensor([0], kind=1), bytearray(4), Buffered([0], kind=1)
+    wrong = [(Tensor([0], 1), "on cuda:1"), (Tensor([0], 0, kind=10), "DLPack type 10")]
+    for out, where in [*wrong, *((out, "in host memory") for out in on_host)]:
+        with pytest.raises(Error, match=rf"^out\['b'\] .*{where}.*on cuda:0") as refused:
+            scaler_of().unscale({"a": Tensor([1]), "b": Tensor([1])}, out={"a": Tensor([0]), "b": out})
+        assert refused.value.index == 1
 
 
 def test_held_arrays_on_a_device_are_exported_once_and_use_the_stream_of_each_call():

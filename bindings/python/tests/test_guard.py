@@ -97,25 +97,22 @@ OF_GUARD = {"guard_ratio": "0.0", "guard_decay": "0.0", "guard_warmup": "0", "gu
 OF_GUARD |= {"guard_sample": "GuardSample.AS_IS in the checkpoint, which replaces GuardSample.THRESHOLD"}
 
 
-REPLACED = [
-    (Policy("torch", guard_norm=5), Policy("torch"), {"guard_norm": "0.0 in the checkpoint, which replaces 5.0"}),
-    (Policy("torch", guard_ratio=7), Policy("torch", guard_ratio=5), {"guard_ratio": "5.0"}),
-    (Policy("guard"), Policy("none"), OF_GUARD),
-    (Policy("recommended"), Policy("guard"), {}),
-    (Policy("torch", growth_interval=9), Policy("torch"), {"growth_interval": "2000"}),
-]
-
-
-@pytest.mark.parametrize(("mine", "saved", "expected"), REPLACED)
-def test_a_guard_that_a_checkpoint_replaces_is_in_the_notes(mine, saved, expected):
-    scaler = Scaler(mine)
-    notes = scaler.load_state_dict(Scaler(saved).state_dict())
-    assert scaler.notes == notes and scaler.policy == saved
-    assert {note.field for note in notes} == expected.keys()
-    for note in notes:
-        assert note.startswith(f"{note.field} is {expected[note.field]}") and note.kind == NoteKind.CHANGED
-        assert note.value == getattr(saved, note.field)
-    assert Scaler(mine).load_state_dict(Scaler(mine).state_dict()) == []
+def test_a_guard_that_a_checkpoint_replaces_is_in_the_notes():
+    for mine, saved, expected in (
+        (Policy("torch", guard_norm=5), Policy("torch"), {"guard_norm": "0.0 in the checkpoint, which replaces 5.0"}),
+        (Policy("torch", guard_ratio=7), Policy("torch", guard_ratio=5), {"guard_ratio": "5.0"}),
+        (Policy("guard"), Policy("none"), OF_GUARD),
+        (Policy("recommended"), Policy("guard"), {}),
+        (Policy("torch", growth_interval=9), Policy("torch"), {"growth_interval": "2000"}),
+    ):
+        scaler = Scaler(mine)
+        notes = scaler.load_state_dict(Scaler(saved).state_dict())
+        assert scaler.notes == notes and scaler.policy == saved
+        assert {note.field for note in notes} == expected.keys()
+        for note in notes:
+            assert note.startswith(f"{note.field} is {expected[note.field]}") and note.kind == NoteKind.CHANGED
+            assert note.value == getattr(saved, note.field)
+        assert Scaler(mine).load_state_dict(Scaler(mine).state_dict()) == []
 
 
 def test_a_checkpoint_that_moves_the_scale_of_a_guard_says_so_and_keeps_the_rules_that_it_does_not_say():

@@ -187,8 +187,6 @@ def test_a_diagnosis_names_the_array_and_says_what_to_do():
 
 
 NAN = Report(kind=ReportKind.TENSORS, measured=Want.NORM, elements=1, nan_count=1, overflow=True)
-
-
 SMALL = Scaler("torch").measure([array("f", [2.0**-149] + [1.0] * 49)], want=Want.UNDERFLOW)
 RUNS = [
     ("torch", ([False] * 9 + [True]) * 10, 0, {NoteKind.OVERFLOWS_OFTEN: 0.1}),
