@@ -114,12 +114,6 @@ def of_c(options=None, on=None, report=REPORT):
     return lambda _: c.gsc_measure(on, None, [ones(), ones()], options, report)
 
 
-def from_raw(field, value):
-    raw = gradscaler._structs.Report()
-    setattr(raw, field, value)
-    return lambda _: Report.from_bytes(bytes(raw))
-
-
 MESSAGES = [
     (lambda s: Policy("torch", min_scale=-1.0), "min_scale is -1: it must be above 0, finite and"),
     (lambda s: s.clip_factor(s.measure(X), 1.0), "the report has no norm: pass want=gradscaler.Want.NORM"),
@@ -245,7 +239,10 @@ for out, message in OUTS:
     MESSAGES += [(lambda s, out=out: s.unscale_accumulate(GRADS, out), message)]
 FIELDS = {"overflow": 2, "status": 5, "measured": 8, "kind": 5, "flags": 1, "nan_count": -1}
 FIELDS |= {"amax": -1.0, "sum_squares": -1.0}
-MESSAGES += [(from_raw(name, it), f"the bytes are no report: its {name} would be {it}") for name, it in FIELDS.items()]
+for name, it in FIELDS.items():
+    setattr(raw := gradscaler._structs.Report(), name, it)
+    message = f"the bytes are no report: its {name} would be {it}"
+    MESSAGES += [(lambda _, data=bytes(raw): Report.from_bytes(data), message)]
 for it in -1, 2**32 - 1, 1.0, None, True, "1":
     MESSAGES += [(lambda s, it=it: s.set_rank(GOOD_REPORT, it), f"rank is {it!r}: it must be a whole number from 0")]
 for name, it in itertools.product(["step", "rank"], [1.5, True, -1, "a", math.nan]):
@@ -299,11 +296,7 @@ def test_an_interrupt_while_arrays_are_read_is_not_swallowed(interrupt):
     def interrupted():
         raise interrupt
 
-    def gradients():
-        yield np.ones(3)
-        raise interrupt
-
-    for grads in [array_that_calls(interrupted, ones())], gradients():
+    for grads in [array_that_calls(interrupted, ones())], (interrupted() if i else ones() for i in range(2)):
         with pytest.raises(interrupt):
             scaler_of().measure(grads)
 
