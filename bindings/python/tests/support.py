@@ -2,6 +2,7 @@
 """The helpers of several test files."""
 
 import ctypes
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -43,6 +44,11 @@ def array_that_calls(action, array):
     return array.view(Calling)
 
 
+def read_only(array):
+    array.flags.writeable = False
+    return array
+
+
 def contents(thing):
     """Returns the bytes of scalers, structs and containers of arrays, to see whether one has changed."""
     match thing:
@@ -74,6 +80,16 @@ def run_python(*arguments, **environment):
     return subprocess.run(
         [sys.executable, *arguments], env={**os.environ, **environment}, text=True, capture_output=True, timeout=300
     )
+
+
+def in_a_forked_child(action):
+    """Returns the result of an action in a forked child, which has neither the threads nor the locks of its parent."""
+    reading, writing = multiprocessing.Pipe()
+    child = multiprocessing.get_context("fork").Process(target=lambda: writing.send(action()), daemon=True)
+    child.start()
+    writing.close()
+    assert reading.poll(60), "the child waits for something of its parent"
+    return reading.recv()
 
 
 def standin():

@@ -10,7 +10,7 @@ import warnings
 import pytest
 
 import gradscaler
-from gradscaler import Error, Event, Guard, NoteKind, Policy, Report, Scaler, Want
+from gradscaler import Event, Guard, NoteKind, Policy, Report, Scaler, Want
 
 
 def fed(scaler, *norms):
@@ -43,13 +43,6 @@ def test_unscale_measures_what_a_guard_judges_by_and_clips_by_its_factor():
     assert scaler.unscale(grads, factor=clipping, want=Want.NORM).norm == pytest.approx(1.0)
 
 
-def test_a_bool_has_no_norm_to_be_judged_by():
-    scaler = Scaler("guard")
-    with pytest.raises(Error, match="^report.norm was not measured, and this policy judges by it: pass want=Want.NORM"):
-        scaler.update(False)
-    assert scaler.update(True) == Event.SKIPPED | Event.BACKOFF_FAILED
-
-
 def test_decisions_of_two_signals_are_joined():
     scaler, losses = Scaler("torch"), Scaler("none", guard_norm=4)
     scaler.update(False)
@@ -63,42 +56,26 @@ def test_decisions_of_two_signals_are_joined():
     assert scaler.reason == losses.reason == "skipped: the norm, 9.5, is above 4, 1 in a row"
     scaler.update(False)
     assert scaler.reason == ""
-    with pytest.raises(TypeError, match="^other must be a gradscaler.Scaler, not 3$"):
-        scaler.combine_decisions(3)
 
 
 HALF, QUARTER = (f"clipped: multiplied by {4 / n:g}: the norm, {n}, is above 4, 1 in a row" for n in (8, 16))
 
 
-@pytest.mark.parametrize(
-    ("norm", "loss", "reasons"),
-    [
-        (2.0, 8.0, [HALF]),
-        (8.0, 16.0, [QUARTER, HALF]),
-        (math.inf, 8.0, ["skipped: overflow", HALF]),
-    ],
-)
-def test_the_reason_that_decided_is_the_first_of_those_that_were_joined(norm, loss, reasons):
-    norms, losses = (Scaler("none", guard_norm=4, guard_flags=Guard.CLIP) for _ in range(2))
-    fed(norms, norm)
-    fed(losses, loss)
-    norms.combine_decisions(losses)
-    assert norms.reason == "; ".join(reasons)
+def test_the_reason_that_decided_is_the_first_of_those_that_were_joined():
+    for norm, loss, reasons in (2, 8, [HALF]), (8, 16, [QUARTER, HALF]), (math.inf, 8, ["skipped: overflow", HALF]):
+        norms, losses = (Scaler("none", guard_norm=4, guard_flags=Guard.CLIP) for _ in range(2))
+        fed(norms, norm)
+        fed(losses, loss)
+        norms.combine_decisions(losses)
+        assert norms.reason == "; ".join(reasons)
 
 
-@pytest.mark.parametrize("number", [2.5, -3.0, 0.0])
-def test_the_report_of_a_number_is_a_value(number):
-    report = Report.of_number(number)
-    for other in report, copy.copy(report), pickle.loads(pickle.dumps(report)), Report.from_bytes(bytes(report)):
-        assert (bytes(other), other.norm, other.overflow) == (bytes(report), number, False)
+def test_the_report_of_a_number_is_a_value():
+    for number in 2.5, -3.0, 0.0:
+        report = Report.of_number(number)
+        for other in report, copy.copy(report), pickle.loads(pickle.dumps(report)), Report.from_bytes(bytes(report)):
+            assert (bytes(other), other.norm, other.overflow) == (bytes(report), number, False)
     assert Report.of_number(math.inf).overflow and Report.of_number(math.nan).overflow
-    with pytest.raises(TypeError, match="^number='x': expected a number"):
-        Report.of_number("x")
-
-
-def test_a_policy_knows_whether_it_guards():
-    guards = [Policy("guard"), Policy("torch", guard_sigmas=3), Policy("recommended")]
-    assert [policy.guards for policy in guards] == [True, True, False]
 
 
 @pytest.mark.parametrize("preset", gradscaler.presets())
@@ -120,33 +97,31 @@ OF_GUARD = {"guard_ratio": "0.0", "guard_decay": "0.0", "guard_warmup": "0", "gu
 OF_GUARD |= {"guard_sample": "GuardSample.AS_IS in the checkpoint, which replaces GuardSample.THRESHOLD"}
 
 
-@pytest.mark.parametrize(
-    "mine, saved, expected",
-    [
+def test_a_guard_that_a_checkpoint_replaces_is_in_the_notes():
+    for mine, saved, expected in (
         (Policy("torch", guard_norm=5), Policy("torch"), {"guard_norm": "0.0 in the checkpoint, which replaces 5.0"}),
         (Policy("torch", guard_ratio=7), Policy("torch", guard_ratio=5), {"guard_ratio": "5.0"}),
         (Policy("guard"), Policy("none"), OF_GUARD),
         (Policy("recommended"), Policy("guard"), {}),
         (Policy("torch", growth_interval=9), Policy("torch"), {"growth_interval": "2000"}),
-    ],
-)
-def test_a_guard_that_a_checkpoint_replaces_is_in_the_notes(mine, saved, expected):
-    scaler = Scaler(mine)
-    notes = scaler.load_state_dict(Scaler(saved).state_dict())
-    assert scaler.notes == notes and scaler.policy == saved
-    assert {note.field for note in notes} == expected.keys()
-    for note in notes:
-        assert note.startswith(f"{note.field} is {expected[note.field]}") and note.kind == NoteKind.CHANGED
-        assert note.value == getattr(saved, note.field)
-    assert Scaler(mine).load_state_dict(Scaler(mine).state_dict()) == []
+    ):
+        scaler = Scaler(mine)
+        notes = scaler.load_state_dict(Scaler(saved).state_dict())
+        assert scaler.notes == notes and scaler.policy == saved
+        assert {note.field for note in notes} == expected.keys()
+        for note in notes:
+            assert note.startswith(f"{note.field} is {expected[note.field]}") and note.kind == NoteKind.CHANGED
+            assert note.value == getattr(saved, note.field)
+        assert Scaler(mine).load_state_dict(Scaler(mine).state_dict()) == []
 
 
-def test_a_checkpoint_that_moves_the_scale_of_a_guard_says_so():
+def test_a_checkpoint_that_moves_the_scale_of_a_guard_says_so_and_keeps_the_rules_that_it_does_not_say():
     torchs = {"scale": 2048.0, "growth_factor": 2.0, "backoff_factor": 0.5, "growth_interval": 7, "_growth_tracker": 3}
-    scaler = Scaler("guard")
+    scaler = Scaler("guard", max_scale=2.0**20)
+    rules = {"max_scale": 2.0**20, "growth_factor": 2.0, "backoff_factor": 0.5, "growth_interval": 7}
     first, *_ = scaler.load_state_dict(torchs)
     assert first == "the rules of the checkpoint move the scale; the rules of 'guard' never do"
-    assert scaler.policy.guard_ratio == 10  # torch's keys say nothing of a guard
+    assert (scaler.preset, scaler.policy) == ("guard", Policy("guard", **rules))
     assert not any("never do" in note for note in Scaler("torch").load_state_dict(torchs))
 
 
@@ -158,5 +133,3 @@ def test_bits_are_printed_by_their_names():
 def test_a_policy_is_replaced_with_fields_that_are_checked_together():
     changed = Policy("recommended").replace(max_scale=2.0**-20, min_scale=2.0**-30)
     assert (changed.preset, changed.max_scale, changed.hysteresis) == ("recommended", 2.0**-20, 0)
-    with pytest.raises(Error, match="min_scale"):
-        Policy("recommended").replace(max_scale=2.0**-20)

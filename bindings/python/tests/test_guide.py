@@ -52,15 +52,11 @@ def test_an_example_of_another_language_is_that_of_a_tested_program(guide, langu
 
 
 def test_the_table_has_the_keys_of_every_format():
-    rows = {
-        name: row
-        for row in re.findall(r"^\| .* \|$", GUIDE, re.M)
-        for name in re.split(r", ", row.split("|")[1].strip())
-    }
+    table = re.findall(r"^\| .* \|$", GUIDE, re.M)
+    rows = {name: row for row in table for name in row.split("|")[1].strip().split(", ")}
     for name in gradscaler.formats():
-        scaler = gradscaler.Scaler("torch")
         try:
-            saved = scaler.state_dict(format=name, prefix="")
+            saved = gradscaler.Scaler("torch").state_dict(format=name, prefix="")
         except ValueError:
             assert name not in rows, f"{name} saves no state"
             continue

@@ -28,6 +28,8 @@ def test_it_says_what_runs_here():
     assert Path(found["library"]).samefile(gradscaler._gradscaler.__file__)
     assert found["CPU"].startswith(info.cpu) and all(name in found["CPU"] for name in info.cpu_available)
     assert (found["CUDA"], found["works"]) == (info.cuda, "yes")
+    assert (info.cpu in info.cpu_available, info.cpu_note) == (True, "")
+    assert info.version == gradscaler.__version__ == importlib.metadata.version("gradscaler")
 
 
 def test_it_says_why_the_instruction_set_that_was_asked_for_is_not_used():
@@ -95,10 +97,6 @@ def test_presets_are_listed_told_and_compared(capsys, tmp_path):
 TORCH = {"scale": 1024.0, "growth_factor": 2.0, "backoff_factor": 0.5, "growth_interval": 100, "_growth_tracker": 3}
 
 
-def as_npz(path):
-    np.savez(path, **TORCH)
-
-
 def as_msgpack(path):
     msgpack = pytest.importorskip("msgpack")
     scale = msgpack.ExtType(1, msgpack.packb(((), "float32", np.float32(1024).tobytes())))
@@ -113,13 +111,13 @@ def as_safetensors(path):
     path.write_bytes(len(text).to_bytes(8, "little") + text + np.float32([3, 3, 1024]).tobytes())
 
 
-SAVED = {"json": lambda path: path.write_text(json.dumps(TORCH)), "npz": as_npz, "msgpack": as_msgpack}
-SAVED |= {"safetensors": as_safetensors}
+SAVED = {"json": lambda path: path.write_text(json.dumps(TORCH)), "npz": lambda path: np.savez(path, **TORCH)}
+SAVED |= {"msgpack": as_msgpack, "safetensors": as_safetensors}
 SAVED |= {"pt": lambda path: pytest.importorskip("torch").save({"model": {}, "scaler": TORCH}, path)}
 
 
 @pytest.mark.parametrize("kind", SAVED)
-def test_a_checkpoint_is_inspected(kind, capsys, tmp_path):
+def test_a_checkpoint_is_inspected_and_what_another_format_would_lose_is_told(kind, capsys, tmp_path):
     path = tmp_path / f"checkpoint.{kind}"
     SAVED[kind](path)
     status, out, err = run(capsys, "inspect", path, "--json")
@@ -127,12 +125,8 @@ def test_a_checkpoint_is_inspected(kind, capsys, tmp_path):
     assert (status, err, found["policy"]) == (0, "", "Policy('torch', growth_interval=100)")
     assert (found["loss_scale"], found["steps_since_change"]) == (1024.0, 3)
     assert found["notes"][0]["message"].startswith("read as torch")
-
-
-def test_what_another_format_would_lose_is_told(capsys, tmp_path):
-    SAVED["json"](tmp_path / "a.json")
-    _, out, _ = run(capsys, "inspect", tmp_path / "a.json", "--as", "deepspeed")
-    assert "- growth_rule is Growth.EXACT, which the format deepspeed cannot hold\n" in out
+    lost = "- growth_rule is Growth.EXACT, which the format deepspeed cannot hold\n"
+    assert lost in run(capsys, "inspect", path, "--as", "deepspeed")[1]
 
 
 class Evil:

@@ -10,7 +10,6 @@ import copy
 import gc
 import os
 import pickle
-import signal
 import sys
 import threading
 import time
@@ -23,7 +22,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support import F32, REFUSALS, array_that_calls, run_python, scaler_of
+from support import F32, REFUSALS, array_that_calls, in_a_forked_child, run_python, scaler_of
 
 import gradscaler
 from gradscaler import Arrays, Factor, Policy, Report, Scaler, State, Want
@@ -41,11 +40,14 @@ GOOD = {name: np.full(10, 3, F32) for name in "abc"}
 INTEGERS = np.ones(3, np.int32)
 STRUCTS = Policy("torch"), State(), Report.of_flag(False)
 LAST_BAD = {**GOOD, "bad": 3.0}
+BAD_ARRAYS = LAST_BAD, {"bad": 3.0, **GOOD}, {**GOOD, "bad": INTEGERS}
 OTHERS = {name: np.zeros(10, F32) for name in "abc"}
 OTHER_SHAPE = {**GOOD, "c": np.zeros(11, F32)}
 SCALER = Scaler("torch")
 HELD = Arrays(OTHERS)
 SAVED = SCALER.state_dict("torch")
+BAD_CHECKPOINTS = {**SAVED, "scale": -1}, {"preset": "torch", "saved": "00"}
+BAD_OPTIONS = {"dtype": np.int32}, {"factor": Factor()}, {"out": OTHER_SHAPE}
 CALLS = {
     "scale": lambda: SCALER.scale(GOOD["a"]),
     "measure": lambda: SCALER.measure(GOOD, want=Want.NORM),
@@ -56,7 +58,6 @@ CALLS = {
     "threads": lambda: setattr(SCALER, "threads", 3 - SCALER.threads),
     "held": lambda: SCALER.unscale(Arrays(GOOD, OTHERS)),
     "held call": lambda: SCALER.unscale(HELD, want=Want.NORM).norm,
-    "not held": lambda: refused(Arrays, GOOD, OTHER_SHAPE),
     "held bad report": lambda: refused(c.gsc_unscale, None, None, HELD.groups[0][1], None, bytes(3)),
     "options": lambda: SCALER.measure(GOOD, want=sum(Want), histogram=True, per_tensor=True).per_tensor,
     "bad options": lambda: refused(c.gsc_measure, None, None, [GOOD["a"]], {"policy": SCALER.policy, "x": 1}, Report()),
@@ -65,34 +66,26 @@ CALLS = {
     "nested": lambda: SCALER.unscale({"a": [GOOD["a"], None], "b": GOOD["b"]}, dtype=np.float64).grads,
     "memory": lambda: memoryview(c.gsc_memory_create(None, 0, 1000)),
     "in memory": lambda: c.gsc_measure(None, None, [GOOD["a"]], None, (c.gsc_memory_create(None, 1, 999), 8)),
-    "bad memory": lambda: refused(c.gsc_memory_create, None, 9, 1000),
-    "overlapping": lambda: refused(SCALER.unscale, [GOOD["a"], GOOD["a"][3:]]),
-    "loss": lambda: refused(SCALER.scale, "x"),
     "overflow": lambda: SCALER.measure([np.array([np.inf])]),
     "update": lambda: SCALER.update([Report(overflow=1), Report.of_flag(False)]) and SCALER.set_scale(8.0),
     "factors": lambda: SCALER.clip_factor(Report(kind=1, measured=1, sum_squares=4.0), 1.0),
     "save and load": lambda: SCALER.load_state_dict(SCALER.state_dict()),
     "another's checkpoint": lambda: SCALER.load_state_dict({"scaler": [SAVED, None, "x"]}),
-    "bad checkpoint": lambda: refused(SCALER.load_state_dict, {**SAVED, "scale": -1}),
     "settings": lambda: Policy.from_settings("deepspeed", {"hysteresis": 3, "x": None}),
-    "bad settings": lambda: refused(Policy.from_settings, "torch", {"init_scale": "x"}),
     "new": lambda: (Scaler("jmp", growth_interval=5), repr(SCALER), gradscaler.presets(), gradscaler.info()),
-    "unknown preset": lambda: refused(Policy, "x"),
-    "bad field": lambda: refused(Policy, init_scale=-1),
-    "bad array": lambda: refused(SCALER.measure, LAST_BAD),
-    "integers": lambda: refused(SCALER.measure, {**GOOD, "bad": INTEGERS}),
-    "first bad": lambda: refused(SCALER.measure, {"bad": 3.0, **GOOD}),
-    "bad struct": lambda: refused(c.gsc_state_update, None, *STRUCTS, bytes(STRUCTS[1])),
+    "bad settings": lambda: (refused(Policy.from_settings, "torch", {"init_scale": "x"}), refused(Policy, "x")),
+    "bad numbers": lambda: (refused(Policy, init_scale=-1), refused(SCALER.set_scale, -1), refused(SCALER.scale, "x")),
+    "bad arrays": lambda: [refused(SCALER.measure, bad) for bad in BAD_ARRAYS],
+    "bad options of a call": lambda: [refused(SCALER.unscale, GOOD, **bad) for bad in BAD_OPTIONS],
+    "another shape held": lambda: refused(Arrays, GOOD, OTHER_SHAPE),
+    "overlapping": lambda: refused(SCALER.unscale, [GOOD["a"], GOOD["a"][3:]]),
     "added to themselves": lambda: refused(SCALER.unscale_accumulate, GOOD, GOOD),
-    "bad dtype": lambda: refused(SCALER.unscale, GOOD, dtype=np.int32),
-    "other shape": lambda: refused(SCALER.unscale, GOOD, out=OTHER_SHAPE),
-    "bad factor": lambda: refused(SCALER.unscale, GOOD, factor=Factor()),
+    "bad checkpoint": lambda: [refused(SCALER.load_state_dict, bad) for bad in BAD_CHECKPOINTS],
+    "bad memory": lambda: (refused(c.gsc_memory_create, None, 9, 1000), refused(c.gsc_workspace_size, None, 3, None)),
     "bad report": lambda: refused(c.gsc_measure, None, None, [GOOD["a"]], None, bytes(3)),
     "bad context": lambda: refused(c.gsc_measure, SCALER, None, [GOOD["a"]], None, Report()),
-    "bad scale": lambda: refused(SCALER.set_scale, -1),
-    "bad saved": lambda: refused(SCALER.load_state_dict, {"preset": "torch", "saved": "00"}),
     "no tuple": lambda: refused(c.gsc_scale, None, SCALER.factor, [GOOD["a"]], None, None),
-    "no list": lambda: refused(c.gsc_workspace_size, None, 3, None),
+    "bad struct": lambda: refused(c.gsc_state_update, None, *STRUCTS, bytes(STRUCTS[1])),
 }
 
 
@@ -196,24 +189,19 @@ def beside(action):
         thread.join()
 
 
-@pytest.mark.parametrize(
-    ("elements", "calls", "released"),
-    [(1 << 22, 500, True), (1 << 10, 10_000, False)],
-    ids=["a large list", "no small one"],
-)
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda a: SCALER.scale(a),
-        lambda a: SCALER.measure([a]),
-        lambda a: SCALER.unscale([a]),
-        lambda a: SCALER.unscale([a], clip_value=1.0),
-        lambda a: SCALER.unscale_accumulate([a], [np.empty_like(a)]),
-        lambda a: THREADED.unscale([a]),
-        lambda a: SCALER.unscale(Arrays([a])),
-    ],
-    ids=["scale", "measure", "unscale", "clip_value", "unscale_accumulate", "threads", "held"],
-)
+LARGE = {
+    "scale": lambda a: SCALER.scale(a),
+    "measure": lambda a: SCALER.measure([a]),
+    "unscale": lambda a: SCALER.unscale([a]),
+    "clip_value": lambda a: SCALER.unscale([a], clip_value=1.0),
+    "unscale_accumulate": lambda a: SCALER.unscale_accumulate([a], [np.empty_like(a)]),
+    "threads": lambda a: THREADED.unscale([a]),
+    "held": lambda a: SCALER.unscale(Arrays([a])),
+}
+
+
+@pytest.mark.parametrize(("elements", "calls", "released"), [(1 << 22, 500, True), (1 << 10, 10_000, False)])
+@pytest.mark.parametrize("call", LARGE.values(), ids=LARGE)
 def test_the_lock_is_released_for(call, elements, calls, released):
     gradients, turns = np.ones(elements, F32), []
     with beside(lambda: turns.append(1)):
@@ -254,8 +242,6 @@ def test_an_update_during_a_call_does_not_change_what_gradients_are_divided_by()
     assert (report.scale, gradient.tolist()) == (8.0, [1, 1, 1])
 
 
-# ---- threads of the library's own ----
-
 THREADED = Scaler("static", init_scale=8.0, threads=3)
 
 
@@ -271,12 +257,10 @@ def threads_become(before, more):
     return len(threads() - before) == more
 
 
-def large(last=1.0):
+def large():
     """8 MiB of gradients: enough to be shared."""
-    rng = np.random.default_rng(0)
-    grads = [rng.normal(size=size).astype(dtype) for size, dtype in ((1 << 20, F32), (7, F32), (1 << 21, np.float16))]
-    grads[-1][-1] = last
-    return grads
+    rng, sizes = np.random.default_rng(0), {1 << 20: F32, 7: F32, 1 << 21: np.float16}
+    return [rng.normal(size=size).astype(dtype) for size, dtype in sizes.items()]
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="threads are counted in /proc")
@@ -321,47 +305,47 @@ def test_threads_with_scalers_of_their_own_give_the_bits_of_one_thread():
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 @pytest.mark.parametrize("work", [lambda: train(0), lambda: bytes(THREADED.measure(large(), want=Want.NORM))])
 def test_a_forked_child_gives_the_bits_of_its_parent(work):
-    reading, writing = os.pipe()
-    expected = repr(work()).encode()
-    child = os.fork()
-    if child == 0:
-        signal.alarm(60)  # rather than wait for threads that stayed in the parent
-        os.write(writing, repr(work()).encode()[-1000:])
-        os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading, "rb") as pipe:
-        answer = pipe.read()
-    assert (os.waitpid(child, 0)[1], answer) == (0, expected[-1000:])
+    expected = work()
+    assert in_a_forked_child(work) == expected
 
 
 # ---- arrays that behave oddly ----
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: array("f", [8, 16]),
-        lambda: array("d", [8, 16]),
-        lambda: memoryview(bytearray(np.array([8, 16], F32))).cast("f"),
-        lambda: memoryview(np.array([8, 16], np.float16)),
-    ],
-    ids=["array of f", "array of d", "cast", "float16"],
-)
-def test_what_has_only_a_buffer_is_unscaled_in_place_or_an_output(make):
-    gradient, out = make(), array("d", [0, 0])
-    scaler_of(4.0).unscale([gradient], out=[out])
-    report = scaler_of(8.0).unscale([gradient])
-    assert (out.tolist(), np.asarray(gradient).tolist(), report.elements) == ([2, 4], [1, 2], 2)
+Named = type("Named", (np.ndarray,), {"dtype": "float32"})
+Without = type("Without", (np.ndarray,), {"dtype": property()})
 
 
-def test_a_dtype_is_known_by_the_format_of_its_buffer():
-    grads = [
-        np.array([8 + 16j], np.complex64),
-        np.array([8 + 16j]),
-        np.array([0x5A00], np.uint16).view(gradscaler.cb16),
-    ]
-    scaler_of(8.0).unscale(map(memoryview, grads))
-    assert [gradient.tolist() for gradient in grads] == [[1 + 2j], [1 + 2j], [(0x5400,)]]
+def values(dtype=F32):
+    return np.array([8, 16], dtype)
+
+
+ODD = {
+    "array of f": (array("f", [8, 16]), [1, 2]),
+    "array of d": (array("d", [8, 16]), [1, 2]),
+    "cast": (memoryview(bytearray(values())).cast("f"), [1, 2]),
+    "float16": (memoryview(values(np.float16)), [1, 2]),
+    "complex64": (memoryview(np.array([8 + 16j], np.complex64)), [1 + 2j]),
+    "complex128": (memoryview(np.array([8 + 16j])), [1 + 2j]),
+    "cb16": (memoryview(np.array([0x5A00], np.uint16).view(gradscaler.cb16)), [(0x5400,)]),
+    "dtype by its name": (values().view(Named), [1, 2]),
+    "dtype of its buffer": (values().view(Without), [1, 2]),
+    "matrix": (values().view(np.matrix), [[1, 2]]),
+    "recarray": (values().view(np.recarray), [1, 2]),
+    "masked elements": (np.ma.masked_array(values(), mask=True), [1, 2]),
+}
+for stride in 0, 12345, -4:  # of a dimension of one
+    ODD[f"stride {stride}"] = (np.lib.stride_tricks.as_strided(values(), (1, 2), (stride, 4)), [[1, 2]])
+
+
+@pytest.mark.parametrize(("gradient", "expected"), ODD.values(), ids=ODD)
+def test_an_array_that_is_odd_is_unscaled_in_place_and_into_another(gradient, expected):
+    data, out = np.asarray(memoryview(gradient)), array("d", [0, 0])
+    if expected == [1, 2]:
+        scaler_of(4.0).unscale([gradient], out=[out])
+        assert out.tolist() == [2, 4]
+    assert scaler_of(8.0).unscale([gradient]).elements == data.size
+    assert data.tolist() == expected
 
 
 def test_a_list_that_is_emptied_while_it_is_read_is_read_to_its_end():
@@ -369,35 +353,6 @@ def test_a_list_that_is_emptied_while_it_is_read_is_read_to_its_end():
     grads += [array_that_calls(grads.clear, np.full(3, 8, F32)) for _ in range(100)]
     c.gsc_measure(None, None, grads, None, report)
     assert (report.elements, grads) == (300, [])
-
-
-def test_a_dtype_is_known_by_its_name_or_else_by_the_buffer():
-    class Named(np.ndarray):
-        dtype = "float32"
-
-    class Without(np.ndarray):
-        @property
-        def dtype(self):
-            raise AttributeError
-
-    gradient = np.full(3, 64, F32)
-    for kind in Named, Without:
-        scaler_of(8.0).unscale([gradient.view(kind)])
-    assert gradient.tolist() == [1, 1, 1]
-
-
-@pytest.mark.parametrize("kind", [np.matrix, np.recarray, lambda data: np.ma.masked_array(data, mask=True)])
-def test_a_subclass_of_ndarray_is_unscaled_as_its_data(kind):
-    data = np.full((2, 2), 8, F32)
-    scaler_of(8.0).unscale([data.view(kind) if isinstance(kind, type) else kind(data)])
-    assert data.tolist() == [[1, 1], [1, 1]]
-
-
-@pytest.mark.parametrize("strides", [(0, 4), (12345, 4), (-4, 4)])
-def test_the_stride_of_a_dimension_of_one_does_not_matter(strides):
-    gradient = np.lib.stride_tricks.as_strided(np.full(4, 8, F32), (1, 4), strides)
-    scaler_of(8.0).unscale([gradient])
-    assert gradient.tolist() == [[1, 1, 1, 1]]
 
 
 def test_ten_thousand_arrays_are_one_call():
@@ -430,6 +385,10 @@ PROGRAMS = {
         "scaler, gradient = gradscaler.Scaler('static', init_scale=8.0), array.array('f', [8, 16])\n"
         "print(scaler.scale(2.0), scaler.unscale([gradient]).overflow, gradient.tolist())",
         "16.0 False [1.0, 2.0]\n",
+    ),
+    "only what is meant to be used is exported": (
+        "import gradscaler; print({name for name in dir(gradscaler) if name[0] != '_'} == set(gradscaler.__all__))",
+        "True\n",
     ),
     "an error is caught after the module was imported again": (
         "import sys, gradscaler as first\n"

@@ -3,173 +3,131 @@
 
 import pickle
 import types
+from collections import namedtuple
 
 import numpy as np
 
-
-class Peer:
-    prefix = None  # where it has its scaler in a checkpoint
-
-    def save(self):
-        return self.scaler.state_dict()
-
-    def load(self, state):
-        self.scaler.load_state_dict(state)
+# A format, the settings, four functions, and where the scaler is in a checkpoint.
+Peer = namedtuple("Peer", ["format", "settings", "step", "scale", "save", "load", "prefix"], defaults=[None])
 
 
-class Torch(Peer):
+def of_torch():
     """torch.amp.GradScaler with a real optimizer."""
+    import torch
 
-    format, settings = "torch", {"init_scale": 1024.0, "growth_interval": 5}
+    def step(overflow):
+        parameter.grad = torch.full((1,), float("inf") if overflow else 1.0)
+        scaler.step(optimizer)
+        scaler.update()
 
-    def __init__(self):
-        import torch
-
-        self.parameter = torch.nn.Parameter(torch.zeros(1))
-        self.optimizer = torch.optim.SGD([self.parameter], lr=0.0)
-        self.scaler = torch.amp.GradScaler("cpu", **self.settings)
-        self.scaler.scale(torch.ones(1))
-        self.full = torch.full
-
-    def step(self, overflow):
-        self.parameter.grad = self.full((1,), float("inf") if overflow else 1.0)
-        self.scaler.step(self.optimizer)
-        self.scaler.update()
-
-    def scale(self):
-        return self.scaler.get_scale()
+    settings, parameter = {"init_scale": 1024.0, "growth_interval": 5}, torch.nn.Parameter(torch.zeros(1))
+    scaler, optimizer = torch.amp.GradScaler("cpu", **settings), torch.optim.SGD([parameter], lr=0.0)
+    scaler.scale(torch.ones(1))
+    return Peer("torch", settings, step, scaler.get_scale, scaler.state_dict, scaler.load_state_dict)
 
 
-class Flax(Peer):
+def of_flax():
     """flax DynamicScale, through flax.serialization."""
+    from flax import serialization
+    from flax.training.dynamic_scale import DynamicScale
 
-    format, settings = "flax", {"scale": 1024.0, "growth_interval": 5}
-
-    def __init__(self):
-        from flax import serialization
-        from flax.training.dynamic_scale import DynamicScale
-
-        self.scaler, self.serialization = DynamicScale(**self.settings), serialization
-
-    def step(self, overflow):
+    def step(overflow):
+        nonlocal scaler
         factor = np.float32(float("inf") if overflow else 1)
-        self.scaler, *_ = self.scaler.value_and_grad(lambda x: x * factor)(np.float32(1))
+        scaler, *_ = scaler.value_and_grad(lambda x: x * factor)(np.float32(1))
 
-    def scale(self):
-        return float(self.scaler.scale)
+    def save():
+        return serialization.msgpack_restore(serialization.to_bytes(scaler))
 
-    def save(self):
-        return self.serialization.msgpack_restore(self.serialization.to_bytes(self.scaler))
+    def load(state):
+        nonlocal scaler
+        scaler = serialization.from_state_dict(scaler, state)
 
-    def load(self, state):
-        self.scaler = self.serialization.from_state_dict(self.scaler, state)
+    settings = {"scale": 1024.0, "growth_interval": 5}
+    scaler = DynamicScale(**settings)
+    return Peer("flax", settings, step, lambda: float(scaler.scale), save, load)
 
 
-class Jmp(Peer):
+def of_jmp():
     """jmp.DynamicLossScale, its two leaves by name."""
+    import jax.numpy as jnp
+    import jmp
 
-    format, settings = "jmp", {"loss_scale": 1024.0, "period": 5}
+    def step(overflow):
+        nonlocal scaler
+        scaler = scaler.adjust(np.bool_(not overflow))
 
-    def __init__(self):
-        self.load({"loss_scale": self.settings["loss_scale"], "counter": 0})
+    def save():
+        return {"loss_scale": scaler.loss_scale, "counter": scaler.counter}
 
-    def step(self, overflow):
-        self.scaler = self.scaler.adjust(np.bool_(not overflow))
-
-    def scale(self):
-        return float(self.scaler.loss_scale)
-
-    def save(self):
-        return {"loss_scale": self.scaler.loss_scale, "counter": self.scaler.counter}
-
-    def load(self, state):
-        import jax.numpy as jnp
-        import jmp
-
+    def load(state):
+        nonlocal scaler
         scale, counter = jnp.asarray(state["loss_scale"], "float32"), jnp.asarray(int(state["counter"]))
-        self.scaler = jmp.DynamicLossScale(scale, counter, self.settings["period"])
+        scaler = jmp.DynamicLossScale(scale, counter, settings["period"])
+
+    settings, scaler = {"loss_scale": 1024.0, "period": 5}, None
+    load({**settings, "counter": 0})
+    return Peer("jmp", settings, step, lambda: float(scaler.loss_scale), save, load)
 
 
-class Keras(Peer):
+def of_keras():
     """keras LossScaleOptimizer, its variables by name."""
+    import keras
 
-    format, settings = "keras", {"initial_scale": 1024.0, "dynamic_growth_steps": 5}
+    def step(overflow):
+        scaler.apply([keras.ops.convert_to_tensor([float("inf") if overflow else 1.0])], [variable])
 
-    def __init__(self):
-        import keras
+    def save():
+        return {name: getattr(scaler, name) for name in ("step_counter", "dynamic_scale")}
 
-        self.variable, self.array = keras.Variable([0.0]), keras.ops.convert_to_tensor
-        self.scaler = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.0), **self.settings)
-        self.scaler.build([self.variable])
+    def load(state):
+        for name in save():
+            getattr(scaler, name).assign(state[name])
 
-    def step(self, overflow):
-        self.scaler.apply([self.array([float("inf") if overflow else 1.0])], [self.variable])
-
-    def scale(self):
-        return float(self.scaler.dynamic_scale.numpy())
-
-    def save(self):
-        return {"step_counter": self.scaler.step_counter, "dynamic_scale": self.scaler.dynamic_scale}
-
-    def load(self, state):
-        self.scaler.step_counter.assign(state["step_counter"])
-        self.scaler.dynamic_scale.assign(state["dynamic_scale"])
+    settings, variable = {"initial_scale": 1024.0, "dynamic_growth_steps": 5}, keras.Variable([0.0])
+    scaler = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.0), **settings)
+    scaler.build([variable])
+    return Peer("keras", settings, step, lambda: float(scaler.dynamic_scale.numpy()), save, load)
 
 
-class DeepSpeed(Peer):
+def of_deepspeed():
     """deepspeed DynamicLossScaler, pickled as its ZeRO checkpoints do."""
+    from deepspeed.runtime.fp16 import loss_scaler
 
-    format, prefix = "deepspeed", "loss_scaler"
-    settings = {
-        "init_scale": 1024.0, "scale_window": 5, "min_scale": 1.0, "delayed_shift": 2, "consecutive_hysteresis": False,
-    }  # fmt: skip
+    def save():
+        return pickle.loads(pickle.dumps({"loss_scaler": scaler, "zero_stage": 2}))
 
-    def __init__(self):
-        from deepspeed.runtime.fp16 import loss_scaler
-
-        loss_scaler.dist.get_rank = lambda: 1  # only rank 0 logs
-        self.scaler = loss_scaler.DynamicLossScaler(**self.settings)
-
-    def step(self, overflow):
-        self.scaler.update_scale(overflow)
-
-    def scale(self):
-        return self.scaler.cur_scale
-
-    def save(self):
-        return pickle.loads(pickle.dumps({"loss_scaler": self.scaler, "zero_stage": 2}))
-
-    def load(self, state):
+    def load(state):
         saved = state["loss_scaler"]
-        vars(self.scaler).update(saved if isinstance(saved, dict) else vars(saved))
+        vars(scaler).update(saved if isinstance(saved, dict) else vars(saved))
+
+    loss_scaler.dist.get_rank = lambda: 1  # only rank 0 logs
+    settings = {"init_scale": 1024.0, "scale_window": 5, "min_scale": 1.0}
+    settings |= {"delayed_shift": 2, "consecutive_hysteresis": False}
+    scaler = loss_scaler.DynamicLossScaler(**settings)
+    return Peer("deepspeed", settings, scaler.update_scale, lambda: scaler.cur_scale, save, load, "loss_scaler")
 
 
-class Paddle(Peer):
+def of_paddle():
     """paddle.amp.GradScaler with a real optimizer."""
+    import paddle
+    from paddle.amp import grad_scaler
 
-    format = "paddle_dygraph"
+    def step(overflow):
+        scaler._cache_found_inf = overflow
+        scaler._update()
+
+    def load(state):
+        scaler.load_state_dict({**state, "scale": np.reshape(state["scale"], 1)})  # it takes the first element
+
+    # It turns itself off where there is no GPU.
+    place = types.SimpleNamespace(is_gpu_place=lambda: True)
+    grad_scaler._dygraph_tracer = lambda: types.SimpleNamespace(_expected_place=place)
+    grad_scaler.float = lambda x: getattr(x, "item", x.__float__)()  # its message fails with NumPy from 2.4 on
     settings = {"init_loss_scaling": 1024.0, "incr_every_n_steps": 5, "decr_every_n_nan_or_inf": 2}
-
-    def __init__(self):
-        import paddle
-        from paddle.amp import grad_scaler
-
-        # It turns itself off where there is no GPU.
-        place = types.SimpleNamespace(is_gpu_place=lambda: True)
-        grad_scaler._dygraph_tracer = lambda: types.SimpleNamespace(_expected_place=place)
-        grad_scaler.float = lambda x: getattr(x, "item", x.__float__)()  # its message fails with NumPy from 2.4 on
-        self.scaler = paddle.amp.GradScaler(**self.settings)
-
-    def step(self, overflow):
-        self.scaler._cache_found_inf = overflow
-        self.scaler._update()
-
-    def scale(self):
-        return self.scaler._scale.item()
-
-    def load(self, state):
-        super().load({**state, "scale": np.reshape(state["scale"], 1)})  # it takes the first element
+    scaler = paddle.amp.GradScaler(**settings)
+    return Peer("paddle_dygraph", settings, step, lambda: scaler._scale.item(), scaler.state_dict, load)
 
 
-LIGHT = [Torch, Flax, Jmp, Keras]
-HEAVY = [DeepSpeed, Paddle]
+LIGHT = [of_torch, of_flax, of_jmp, of_keras]
+HEAVY = [of_deepspeed, of_paddle]

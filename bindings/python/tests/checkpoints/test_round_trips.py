@@ -12,15 +12,13 @@ import pytest
 
 from gradscaler import Policy, Scaler
 
-STEPS = 60
-
 
 def overflows(seed):
     """Rare ones, some of them several in a row."""
     chance, found = random.Random(seed), []
-    while len(found) < STEPS:
+    while len(found) < 60:
         found += [False] * chance.randrange(1, 14) + [True] * chance.choice([1, 1, 2, 3])
-    return found[:STEPS]
+    return found[:60]
 
 
 @pytest.fixture(params=[*peers.LIGHT, *peers.HEAVY], ids=lambda peer: peer.__name__)
@@ -39,34 +37,27 @@ def scales_of(scaler, steps):
     return found
 
 
-def ours_like(peer):
-    return Scaler(Policy.from_settings(peer.format, peer.settings))
-
-
 @pytest.mark.parametrize("seed", range(2))
 def test_training_goes_on_equally_by_its_settings_from_its_checkpoint_and_from_ours(peer, seed):
-    theirs, alike, ours, again = peer(), ours_like(peer), ours_like(peer), peer()
+    theirs, again = peer(), peer()
+    alike, ours = (Scaler(Policy.from_settings(theirs.format, theirs.settings)) for _ in range(2))
     assert scales_of(alike, overflows(seed)) == scales_of(theirs, overflows(seed))
     ours.load_state_dict(theirs.save())
     steps = overflows(seed + 100)
     assert scales_of(ours, steps) == scales_of(theirs, steps)
-    again.load(ours.state_dict(peer.format, prefix=peer.prefix))
+    again.load(ours.state_dict(theirs.format, prefix=theirs.prefix))
     steps = overflows(seed + 200)
     assert scales_of(again, steps) == scales_of(ours, steps) == scales_of(theirs, steps)
 
 
 def test_a_file_of_torch_is_read_as_it_is_loaded():
     torch = importlib.import_module("torch")
-    theirs = peers.Torch()
+    theirs, file = peers.of_torch(), io.BytesIO()
     scales_of(theirs, overflows(0))
-    file = io.BytesIO()
-    checkpoint = {
-        "model": torch.nn.Sequential(torch.nn.Linear(3, 1), torch.nn.BatchNorm1d(1)).state_dict(),
-        "optimizer": theirs.optimizer.state_dict(),
-        "scaler": {key: torch.tensor(value) for key, value in theirs.save().items()},
-        "epoch": 3,
-    }
-    torch.save(checkpoint, file)
+    model = torch.nn.Sequential(torch.nn.Linear(3, 1), torch.nn.BatchNorm1d(1))
+    saved = {key: torch.tensor(value) for key, value in theirs.save().items()}
+    optimizer = torch.optim.SGD(model.parameters()).state_dict()
+    torch.save({"model": model.state_dict(), "optimizer": optimizer, "scaler": saved, "epoch": 3}, file)
     file.seek(0)
     scaler = Scaler("torch")
     scaler.load_state_dict(torch.load(file))
