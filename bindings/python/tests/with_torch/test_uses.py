@@ -44,16 +44,6 @@ def loss_of(model):
         return model(torch.linspace(-1, 1, 24).reshape(6, 4)).float().square().mean()
 
 
-def train(scaler, model, optimizer):
-    """Returns the scale and the parameters after three steps, of which the second overflows."""
-    for step in range(3):
-        optimizer.zero_grad()
-        scaler.scale(loss_of(model) * (torch.inf if step == 1 else 1.0)).backward()
-        scaler.step(optimizer)
-        scaler.update()
-    return [scaler.get_scale(), *map(torch.Tensor.detach, model.parameters())]
-
-
 @use
 def a_parameter_of_two_optimizers(kind):
     """Each divides the gradient, which torch does not prevent."""
