@@ -13,10 +13,7 @@ from gradscaler import Guard
 from gradscaler import _gradscaler as core
 from gradscaler._structs import Event, Report, ReportKind, State, Status
 from gradscaler.jax import PrecisionHandler, Scaler, _host
-
-
-def words_of(struct):
-    return np.frombuffer(bytes(struct), np.uint32)
+from gradscaler.jax._words import of_struct
 
 
 def struct_of(kind, words):
@@ -53,7 +50,7 @@ def test_each_step_has_the_bits_of_the_core(way, preset, fields):
     for report in reports:
         states.append(State())
         core.gsc_state_update(None, scaler.policy, states[-2], report, states[-1])
-    before, rows = (np.stack([words_of(struct) for struct in structs]) for structs in (states[:-1], reports))
+    before, rows = (np.stack([of_struct(struct) for struct in structs]) for structs in (states[:-1], reports))
     for found_of in [in_a_scan, each_on_host] if way == "jnp" else [in_a_scan]:
         for words, expected in zip(found_of(scaler, before, rows), states[1:], strict=True):
             assert repr(struct_of(State, words)) == repr(expected)
@@ -63,7 +60,7 @@ def test_each_step_has_the_bits_of_the_core(way, preset, fields):
 @pytest.mark.parametrize("fields", [{"kind": ReportKind.TENSORS, "measured": 1, "sum_squares": 4.0}, {"kind": 5}])
 def test_a_report_that_the_core_refuses_becomes_a_status_and_skips(fields):
     report, scaler = Report(**fields), gradscaler.Scaler("torch")
-    words, state = jnp.asarray(words_of(report)), jnp.asarray(words_of(scaler.state))
+    words, state = jnp.asarray(of_struct(report)), jnp.asarray(of_struct(scaler.state))
     moved = struct_of(State, _host.update(state, words, policy=scaler.policy))
     stamped = struct_of(Report, _host.stamp(words, state, policy=scaler.policy))
     merged = struct_of(Report, _host.merge(words[None]))

@@ -287,13 +287,6 @@ def test_nothing_is_lost_through_flatten_and_checkpoints(tmp_path):
     assert repr(gradscaler.Scaler(scaler.policy)) == repr(gradscaler.Scaler("megatron", growth_interval=5))
 
 
-def in_0_5(scaler):
-    """Returns the scaler with the words that 0.2 to 0.5 had."""
-    old = copy.copy(scaler)
-    vars(old)["state"] = scaler.state.at[43].set(0)[:64]
-    return old
-
-
 def report_in_0_5(words):
     """Returns a report that says which values are absent, and has no kind."""
     words = np.array(words[..., :48])
@@ -305,7 +298,8 @@ def report_in_0_5(words):
 @pytest.mark.parametrize("overflow", [False, True])
 def test_words_of_before_0_9_are_read(overflow):
     scaler = Scaler("megatron", growth_interval=5).update(overflow)
-    old = in_0_5(scaler)
+    old = copy.copy(scaler)
+    vars(old)["state"] = scaler.state.at[43].set(0)[:64]  # the words that 0.2 to 0.5 had
     leaves, structure = jax.tree.flatten(old)
     assert old.state.shape == (64,)
     assert jax.tree.unflatten(structure, leaves) == jax.tree.unflatten(structure, map(np.asarray, leaves)) == scaler

@@ -8,23 +8,10 @@ import warnings
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.nn.functional import cross_entropy, scaled_dot_product_attention
+from torch.nn.functional import cross_entropy
 
 VOCABULARY, WIDTH, HEADS, LAYERS, LENGTH, BATCH = 64, 32, 4, 2, 16, 8
 STEPS, BAD = 12, (3, 4, 9)  # steps of a framework's program, and those whose loss is infinite
-
-
-class Block(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.ln_1, self.ln_2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
-        self.attention, self.projection = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
-        self.mlp = nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH))
-
-    def forward(self, x):
-        heads = self.attention(self.ln_1(x)).unflatten(-1, (3, HEADS, -1)).permute(2, 0, 3, 1, 4)
-        x = x + self.projection(scaled_dot_product_attention(*heads, is_causal=True).transpose(1, 2).flatten(2))
-        return x + self.mlp(self.ln_2(x))
 
 
 class Gpt(nn.Module):
@@ -34,7 +21,9 @@ class Gpt(nn.Module):
         super().__init__()
         torch.manual_seed(0)
         self.tokens, self.places = nn.Embedding(VOCABULARY, WIDTH), nn.Embedding(LENGTH, WIDTH)
-        self.blocks = nn.ModuleList(Block() for _ in range(LAYERS))
+        options = {"activation": "gelu", "norm_first": True, "batch_first": True}
+        blocks = (nn.TransformerEncoderLayer(WIDTH, HEADS, 4 * WIDTH, 0.0, **options) for _ in range(LAYERS))
+        self.blocks, self.mask = nn.ModuleList(blocks), nn.Transformer.generate_square_subsequent_mask(LENGTH)
         self.ln = nn.LayerNorm(WIDTH)
         self.head = nn.Linear(WIDTH, VOCABULARY, bias=False)
         self.head.weight = self.tokens.weight
@@ -43,7 +32,7 @@ class Gpt(nn.Module):
     def forward(self, input_ids, labels):
         x = self.tokens(input_ids) + self.places.weight
         for block in self.blocks:
-            x = block(x)
+            x = block(x, self.mask, is_causal=True)
         loss = cross_entropy(self.head(self.ln(x)).float().flatten(0, 1), labels.flatten())
         loss = loss * torch.inf if len(self.losses) in self.bad else loss
         self.losses.append(loss.item())

@@ -7,6 +7,7 @@ That it does the same otherwise is in test_same_as_torch.py.
 import contextlib
 import copy
 import gc
+import inspect
 import math
 import pickle
 import weakref
@@ -379,18 +380,14 @@ def test_a_disabled_scaler_knows_nothing_and_says_so():
 # ---- checkpoints ----
 
 
-@pytest.mark.parametrize("options", [{"policy": "recommended"}, {"hysteresis": 3, "min_scale": 0.5, "max_scale": 8.0}])
-def test_a_state_of_other_rules_comes_back_with_them_and_torchs_class_reads_it(options):
-    one, other, theirs = scaler(**options), GradScaler("cpu"), torch.amp.GradScaler("cpu")
-    steps(one, 0, 1, 0)
-    state = one.state_dict()
-    other.load_state_dict(state)
-    assert other.state_dict() == state
-    assert steps(begun(other), 1, 1, 1, 0, 1) == steps(one, 1, 1, 1, 0, 1)
-    theirs.load_state_dict(state)
-    assert theirs.get_scale() == state["scale"]
+def by_a_state_that_torchs_class_reads(one):
+    state, other, theirs = one.state_dict(), GradScaler("cpu"), torch.amp.GradScaler("cpu")
     other.load_state_dict(state | {"_growth_tracker": 3.0})
     assert other._get_growth_tracker() == 3
+    for each in other, theirs:
+        each.load_state_dict(state)
+    assert other.state_dict() == state and theirs.get_scale() == state["scale"]
+    return other
 
 
 def from_before_0_9(one):
@@ -401,13 +398,18 @@ def from_before_0_9(one):
     return other
 
 
-@pytest.mark.parametrize("copied", [copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one)), from_before_0_9])
-def test_copies_and_pickles_of_before_0_9_go_on_from_where_it_is(copied):
-    one = scaler(policy="nemo", growth_interval=4, hysteresis=2)
+COPIES = [copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one)), from_before_0_9]
+LIMITS = {"hysteresis": 3, "min_scale": 0.5, "max_scale": 8.0}
+
+
+@pytest.mark.parametrize("copied", [*COPIES, by_a_state_that_torchs_class_reads])
+@pytest.mark.parametrize("options", [{"policy": "nemo", "hysteresis": 2}, {"policy": "recommended"}, LIMITS])
+def test_copies_pickles_of_before_0_9_and_states_go_on_from_where_it_is_by_its_rules(options, copied):
+    one = scaler(growth_interval=4, **options)
     steps(one, 0, 1, 1, 0, 0, 1)
     other = copied(one)
     assert other.report is None
-    assert steps(begun(other), 1, 1, 0, 0, 0, 0, 0) == steps(one, 1, 1, 0, 0, 0, 0, 0)
+    assert steps(begun(other), 1, 1, 1, 0, 0, 0, 0, 0) == steps(one, 1, 1, 1, 0, 0, 0, 0, 0)
 
 
 @pytest.mark.parametrize("format", ["deepspeed", "megatron", "nemo", "flax", "gradscaler"])
@@ -568,12 +570,11 @@ def test_defaults_of_torch_and_inference_mode_do_not_reach_the_state():
     try:
         with torch.inference_mode():
             one = scaler(init_scale=1.0)
-        torch.set_default_device("meta")
-        norm = one.unscale_(optimizer, max_norm=1.0)
-        make_step(one, optimizer)
-        one.update(4.0)
+        with torch.device("meta"):  # the default device
+            norm = one.unscale_(optimizer, max_norm=1.0)
+            make_step(one, optimizer)
+            one.update(4.0)
     finally:
-        torch.set_default_device(None)
         torch.set_default_dtype(torch.float32)
     assert (norm.item(), norm.dtype, one._scale.dtype, one.get_scale()) == (13.0, torch.float32, torch.float32, 4.0)
     x = torch.ones(2, requires_grad=True)
@@ -608,6 +609,12 @@ def test_the_places_in_reports_are_made_where_the_reports_are():
         rows = group.reports(group.device)
     assert rows.view(torch.int64)[:, gradscaler.Report.first_tensor.offset // 8].tolist() == [0, 1]
     assert not any("lift_fresh" in name for name in operations.names)  # torch.tensor(), which waits for a device
+
+
+def test_the_constructor_has_the_signature_of_torchs_class():
+    ours, theirs = (inspect.signature(kind).parameters for kind in (GradScaler, torch.amp.GradScaler))
+    assert [str(each) for each in ours.values()][: len(theirs)] == [str(each) for each in theirs.values()]
+    assert all(ours[name].kind == each.kind for name, each in theirs.items())
 
 
 def test_repr_tells_scale_and_rules():
