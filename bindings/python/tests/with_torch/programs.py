@@ -52,7 +52,7 @@ def rank():
     return int(os.environ.get("RANK", 0))
 
 
-def train(program, kind, *options, init_scale=2.0**20, growth_interval=4, bad=BAD):
+def train(program, kind):
     """Runs a program; returns its losses, the scale after each update, and the parameters."""
 
     class Recording(kind):
@@ -63,8 +63,8 @@ def train(program, kind, *options, init_scale=2.0**20, growth_interval=4, bad=BA
             self.scales = (*self.scales, self.get_scale())
 
     # Rank 1 has no infinite loss of its own: it must learn of that of rank 0.
-    model, scaler = Gpt(bad if rank() == 0 else ()), Recording("cpu", init_scale, growth_interval=growth_interval)
-    program(model, scaler, *options)
+    model, scaler = Gpt(BAD if rank() == 0 else ()), Recording("cpu", 2.0**20, growth_interval=4)
+    program(model, scaler)
     weights = [getattr(p, "full_tensor", p.clone)().detach() for p in model.parameters()]
     return model.losses, list(scaler.scales), weights
 
@@ -73,10 +73,10 @@ def adam(model, **options):
     return torch.optim.AdamW(model.parameters(), lr=3e-3, **options)
 
 
-def plain_loop(model, scaler, steps=STEPS, fused=False, change=lambda step: None):
+def plain_loop(model, scaler, fused=False, change=lambda step: None):
     """nanoGPT's: autocast, clipping, AdamW."""
     optimizer = adam(model, fused=fused)
-    for step, batch in enumerate(batches(steps, rank())):
+    for step, batch in enumerate(batches(STEPS, rank())):
         with torch.autocast("cpu", dtype=torch.float16):
             loss = model(**batch)["loss"]
         scaler.scale(loss).backward()
@@ -87,6 +87,10 @@ def plain_loop(model, scaler, steps=STEPS, fused=False, change=lambda step: None
         scaler.step(optimizer)
         scaler.update()
         optimizer.zero_grad(set_to_none=True)
+
+
+def fused_loop(model, scaler):
+    plain_loop(model, scaler, fused=True)
 
 
 def accelerate(model, scaler, begin=lambda accelerator, model: lambda step, loss: None, steps=STEPS, **options):
@@ -216,8 +220,8 @@ def of_processes():
     return {"strategy": "ddp", "devices": world} if world > 1 else {"strategy": "auto", "devices": 1}
 
 
-SINGLE = (accelerate, lightning_fabric, lightning_trainer, transformers_trainer, timm, ignite)
-OF_TWO = (*SINGLE[:4], fsdp2)
+OF_BOTH = (accelerate, lightning_fabric, lightning_trainer, transformers_trainer)
+SINGLE, OF_TWO = (plain_loop, fused_loop, *OF_BOTH, timm, ignite), (*OF_BOTH, fsdp2)
 
 
 def quiet():
