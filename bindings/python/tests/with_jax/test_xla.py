@@ -120,6 +120,13 @@ def test_clipping_in_the_same_call_is_check_clip_and_unscale():
         same_words(found, expected)
 
 
+def test_reports_are_merged_in_the_order_of_their_rows():
+    scaler = gradscaler.Scaler()
+    reports = [scaler.measure([good("float32", 999, i)], want=ALL) for i in range(5)]
+    merge = jax.jit(functools.partial(_xla.merge, "cpu", policy=scaler.policy))
+    same_words(merge(jnp.stack([words(report) for report in reports])), gradscaler.Report.merge(reports))
+
+
 def test_scale_multiplies_a_gradient_and_multiply_a_factor():
     scaler, expected, array = gradscaler.Scaler(init_scale=1024.0), gradscaler.Factor(), good("float32", 1000)
     scale = jax.jit(functools.partial(TENSORS, "scale", dtypes=["float16"]))
