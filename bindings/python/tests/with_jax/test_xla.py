@@ -121,8 +121,9 @@ def test_clipping_in_the_same_call_is_check_clip_and_unscale():
 
 
 def test_reports_are_merged_in_the_order_of_their_rows():
-    scaler = gradscaler.Scaler()
-    reports = [scaler.measure([good("float32", 999, i)], want=ALL) for i in range(5)]
+    scaler, arrays = gradscaler.Scaler(), [good("float32", 999, i) for i in range(5)]
+    arrays[2][5] = arrays[3][7] = np.inf
+    reports = [scaler.measure([array], want=ALL) for array in arrays]
     merge = jax.jit(functools.partial(_xla.merge, "cpu", policy=scaler.policy))
     same_words(merge(jnp.stack([words(report) for report in reports])), gradscaler.Report.merge(reports))
 
