@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.utils._pytree import tree_map_only
 
 ROOT = Path(__file__).resolve().parents[4]
 torch.set_num_threads(1)
@@ -56,6 +57,23 @@ def parameter_of(optimizer):
     return optimizer.param_groups[0]["params"][0]
 
 
+def call(scaler, optimizers, action, *arguments):
+    """Makes a call of a sequence, in which an optimizer is its number; returns its result, or the kind of its error."""
+    try:
+        if action == "gradient":
+            which, value, bad = arguments
+            set_gradient(optimizers[which], value * float(scaler.get_scale()), bad)
+        elif action == "zero_grad":
+            optimizers[arguments[0]].zero_grad()
+        elif action in ("unscale_", "step"):
+            getattr(scaler, action)(optimizers[arguments[0]])
+        else:
+            return tree_map_only(torch.Tensor, torch.Tensor.tolist, getattr(scaler, action)(*arguments))
+    except Exception as error:
+        return type(error)
+    return None
+
+
 def set_gradient(optimizer, scale, bad=None):
     """The gradient 0.25, 0.5, ... of a loss times `scale`; `bad` stands in its middle."""
     parameter = parameter_of(optimizer)
@@ -63,3 +81,16 @@ def set_gradient(optimizer, scale, bad=None):
     if bad is not None:
         gradient[parameter.numel() // 2] = bad
     parameter.grad = gradient
+
+
+def run(scaler, overflows, **options):
+    """Makes a step for each digit, an overflow for each 1; returns the scales of the losses."""
+    scales = []
+    for bad in overflows:
+        optimizer = sgd()
+        scales.append(float(scaler.get_scale()))
+        set_gradient(optimizer, scales[-1], torch.inf if bad == "1" else None)
+        scaler.step(optimizer)
+        assert torch.equal(parameter_of(optimizer), parameter_of(sgd())) == (bad == "1")
+        scaler.update(**options)
+    return scales

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from conftest import parameter_of, set_gradient, sgd, stubs, traces
+from conftest import call, parameter_of, run, set_gradient, sgd, stubs, traces
 
 import gradscaler
 from gradscaler.roundpipe import GradScaler, OptimizerThread, RoundPipeStream
@@ -27,19 +27,6 @@ def thread():
         yield thread
 
 
-def run(scaler, overflows, is_async=True):
-    """Makes a step for each digit, an overflow for each 1; returns the scales of the losses."""
-    scales = []
-    for bad in overflows:
-        optimizer = sgd()
-        scales.append(scaler.get_scale())
-        set_gradient(optimizer, scales[-1], INF if bad == "1" else None)
-        scaler.step(optimizer)
-        assert torch.equal(parameter_of(optimizer), parameter_of(sgd())) == (bad == "1")
-        scaler.update(is_async=is_async)
-    return scales
-
-
 # ---- the same scales ----
 
 
@@ -48,7 +35,7 @@ def test_a_recording_of_roundpipe(settings, trace, thread):
     numbers = ("init_scale", "growth_factor", "backoff_factor", "growth_interval")
     scaler = GradScaler(*(settings[name] for name in numbers), executor=thread)
     steps = [*trace["scale"], 0].index(0)  # with a scale of 0 RoundPipe would train on, and on nothing
-    scales = run(scaler, trace["overflow"][:steps], bool(settings["apply_delay"]))
+    scales = run(scaler, trace["overflow"][:steps], is_async=bool(settings["apply_delay"]))
     scaler.get_growth_factor(up_to_date=True)
     assert [*scales, scaler.get_scale()] == trace["scale"][: steps + 1]
     if scaler.get_scale() == 0:
@@ -101,38 +88,16 @@ def theirs(thread):
         yield Theirs, relay, stream
 
 
+CHANCES = [("unscale_", 0.3), ("unscale_", 0.03), ("step", 0.97), ("unscale_", 0.02), ("step", 0.02)]
+SETTERS = {"set_growth_factor": (2.0, 1.5, 3.0), "set_backoff_factor": (0.5, 0.7), "set_growth_interval": (1, 2, 3)}
+
+
 def observed(scaler, optimizers, thread):
     """What both classes show once all that was submitted is done: numbers, gradients, parameters."""
     there = thread.submit(scaler.get_scale).result()
-    numbers = [
-        getattr(scaler, f"get_{name}")(up_to_date=True)
-        for name in ("growth_factor", "backoff_factor", "growth_interval")
-    ]
+    numbers = [getattr(scaler, setter.replace("set", "get"))(up_to_date=True) for setter in SETTERS]
     tensors = [tensor for each in optimizers for tensor in (parameter_of(each).detach(), parameter_of(each).grad)]
     return [scaler.get_scale(), there, *numbers], [None if t is None else t.view(torch.int32).tolist() for t in tensors]
-
-
-def call(scaler, optimizers, thread, action, *arguments):
-    """One action of a sequence; what it returned, or the kind of the exception."""
-    try:
-        if action == "gradient":
-            which, value, bad = arguments
-            set_gradient(optimizers[which], scaler.scale(torch.tensor(value)), bad)
-        elif action == "scale":
-            return [each.tolist() for each in scaler.scale([torch.tensor([1.5, -2.0]), torch.tensor(3.0)])]
-        elif action == "unscale":
-            scaler.unscale_(optimizers[arguments[0]])
-        elif action == "step":
-            scaler.step(optimizers[arguments[0]])
-        elif action == "step there":
-            thread.submit(scaler.step, optimizers[arguments[0]]).result()
-        elif action == "update":
-            scaler.update(*arguments)
-        else:
-            getattr(scaler, action)(*arguments)
-    except Exception as error:
-        return type(error)
-    return None
 
 
 def random_actions(draw):
@@ -141,23 +106,10 @@ def random_actions(draw):
         used = draw.sample(range(2), draw.randint(1, 2))
         for which in used:
             yield "gradient", which, draw.choice([1.0, 0.1]), draw.choice([None, None, None, INF, -INF, NAN])
-        if draw.random() < 0.2:
-            yield ("scale",)
+        yield "scale", [torch.tensor([1.5, -2.0]), torch.tensor(3.0)]
         for which in used:
-            if draw.random() < 0.3:
-                yield "unscale", which
-            if draw.random() < 0.03:
-                yield "unscale", which
-            if draw.random() < 0.97:
-                yield draw.choice(["step", "step there"]), which
-            if draw.random() < 0.03:
-                yield draw.choice(["step", "unscale"]), which
-        if draw.random() < 0.1:
-            yield "set_growth_factor", draw.choice([2.0, 1.5, 3.0])
-        if draw.random() < 0.1:
-            yield "set_backoff_factor", draw.choice([0.5, 0.7])
-        if draw.random() < 0.1:
-            yield "set_growth_interval", draw.randint(1, 3)
+            yield from ((action, which) for action, chance in CHANCES if draw.random() < chance)
+        yield from ((setter, draw.choice(values)) for setter, values in SETTERS.items() if draw.random() < 0.1)
         new = draw.choice([None] * 8 + [1000.0, torch.tensor(3.0)])
         yield "update", new, draw.random() < 0.8
 
@@ -172,13 +124,15 @@ def test_random_calls_do_what_they_do_in_roundpipes_class(theirs, thread, sequen
         ours, their = GradScaler(*numbers, interval, executor=thread), their_class(*numbers, interval)
         pair = [(ours, [sgd(), sgd((5.0, 6.0))]), (their, [sgd(), sgd((5.0, 6.0))])]
         for action in random_actions(draw):
-            results = [call(scaler, optimizers, thread, *action) for scaler, optimizers in pair]
+            there = action[0] == "step" and draw.random() < 0.5
+            results = [thread.submit(call, *each, *action).result() if there else call(*each, *action) for each in pair]
             if not isinstance(results[1], type) and action[0] == "update":
                 try:  # their update fails on the optimizer's thread, ours at the next call
                     relay.synchronize()
                 except AssertionError:
                     results[1] = AssertionError
-                results[0] = call(ours, pair[0][1], thread, "get_growth_factor", True)
+                late = call(*pair[0], "get_growth_factor", True)
+                results[0] = late if isinstance(late, type) else None
             assert results[0] == results[1], (seed, action)
             if isinstance(results[1], type):  # after which RoundPipe's process is gone
                 failed += 1
@@ -198,9 +152,6 @@ def test_inside_roundpipe_its_optimizer_stream_is_the_executor(theirs):
     scaler.get_growth_factor(up_to_date=True)
     assert seen == [True]
     assert parameter_of(optimizer).tolist() == [0.75, 1.5, 2.25]
-
-
-# ---- one step behind ----
 
 
 # ---- errors ----
@@ -281,10 +232,10 @@ def test_gradients_of_any_layout_are_unscaled_where_they_are(thread):
         "bfloat16": base.bfloat16(),
         "one number": torch.tensor(16.0),
     }
-    expected = [each.clone() / 8 for each in gradients.values()]
-    parameters = [torch.nn.Parameter(torch.zeros_like(each)) for each in gradients.values()]
-    for parameter, gradient in zip(parameters, gradients.values(), strict=True):
-        parameter.grad = gradient
+    expected, parameters = [each.clone() / 8 for each in gradients.values()], []
+    for gradient in gradients.values():
+        parameters.append(torch.nn.Parameter(torch.zeros_like(gradient)))
+        parameters[-1].grad = gradient
     sparse = torch.nn.Embedding(4, 2, sparse=True)
     (sparse(torch.tensor([1, 1, 3])).sum() * 8).backward()
     GradScaler(init_scale=8.0, executor=thread).unscale_(torch.optim.SGD([*parameters, sparse.weight], lr=1.0))

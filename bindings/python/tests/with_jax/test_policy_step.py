@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The policy step inside jit has the bits of the core, and an error of the core becomes a status."""
+"""The policy step inside jit: the bits of the core, errors of the core as a status, and policies that guard."""
 
 import random
 
@@ -9,13 +9,11 @@ import numpy as np
 import pytest
 
 import gradscaler.jax
+from gradscaler import Guard
 from gradscaler import _gradscaler as core
-from gradscaler._structs import Report, ReportKind, State, Status
-from gradscaler.jax import Scaler, _host
-
-
-def words_of(struct):
-    return np.frombuffer(bytes(struct), np.uint32)
+from gradscaler._structs import Event, Report, ReportKind, State, Status
+from gradscaler.jax import PrecisionHandler, Scaler, _host
+from gradscaler.jax._words import of_struct
 
 
 def struct_of(kind, words):
@@ -52,7 +50,7 @@ def test_each_step_has_the_bits_of_the_core(way, preset, fields):
     for report in reports:
         states.append(State())
         core.gsc_state_update(None, scaler.policy, states[-2], report, states[-1])
-    before, rows = (np.stack([words_of(struct) for struct in structs]) for structs in (states[:-1], reports))
+    before, rows = (np.stack([of_struct(struct) for struct in structs]) for structs in (states[:-1], reports))
     for found_of in [in_a_scan, each_on_host] if way == "jnp" else [in_a_scan]:
         for words, expected in zip(found_of(scaler, before, rows), states[1:], strict=True):
             assert repr(struct_of(State, words)) == repr(expected)
@@ -62,7 +60,7 @@ def test_each_step_has_the_bits_of_the_core(way, preset, fields):
 @pytest.mark.parametrize("fields", [{"kind": ReportKind.TENSORS, "measured": 1, "sum_squares": 4.0}, {"kind": 5}])
 def test_a_report_that_the_core_refuses_becomes_a_status_and_skips(fields):
     report, scaler = Report(**fields), gradscaler.Scaler("torch")
-    words, state = jnp.asarray(words_of(report)), jnp.asarray(words_of(scaler.state))
+    words, state = jnp.asarray(of_struct(report)), jnp.asarray(of_struct(scaler.state))
     moved = struct_of(State, _host.update(state, words, policy=scaler.policy))
     stamped = struct_of(Report, _host.stamp(words, state, policy=scaler.policy))
     merged = struct_of(Report, _host.merge(words[None]))
@@ -72,3 +70,70 @@ def test_a_report_that_the_core_refuses_becomes_a_status_and_skips(fields):
     else:
         assert moved.status == stamped.status == merged.status == Status.ERROR_REPORT
         assert (moved.skip, stamped.overflow, stamped.digest, merged.found_inf) == (1, 1, 0, 1.0)
+
+
+# ---- guards: a step that one refuses is not taken, and one that it clips is clipped once ----
+
+
+def gradients(norm):
+    return {"w": jnp.array([0.6 * norm, 0, 0], jnp.float32), "b": jnp.array([0.8 * norm], jnp.float32)}
+
+
+def norm_of(grads):
+    return jnp.sqrt(sum(jnp.sum(g**2) for g in jax.tree.leaves(grads)))
+
+
+def test_the_loss_is_a_second_signal(way):
+    watch = Scaler("none", guard_ratio=2.0, guard_warmup=2, guard_max_in_a_row=5)
+    scaler = Scaler("torch")
+
+    @jax.jit
+    def step(scaler, watch, loss):
+        watch = watch.update(gradscaler.jax.Report.of_number(loss))
+        _, _, scaler = scaler.step(scaler.scale(gradients(1.0)))
+        return scaler, watch, scaler.combine_decisions(watch)
+
+    skips = []
+    for loss in [1.0, 1.1, 0.9, 5.0, -1.0, jnp.nan, 1.0]:
+        scaler, watch, both = step(scaler, watch, loss)
+        joined = State()
+        core.gsc_state_combine_decisions(None, scaler.to_host().state, watch.to_host().state, joined)
+        assert np.asarray(both.state).tobytes() == bytes(joined)
+        skips.append(bool(both.skip))
+    assert skips == [False, False, False, True, False, True, False]
+    assert not bool(scaler.skip) and int(watch.events) & Event.OUTLIER == 0
+
+
+def test_reports_of_numbers_have_the_bits_of_the_core():
+    for number in 0.0, -0.0, 1.5, -2.25, 1e-40, 3e38, np.inf, -np.inf, np.nan:
+        expected = Report()
+        core.gsc_report_from_number(float(np.float32(number)), expected)
+        words = gradscaler.jax.Report.of_number(jnp.float32(number)).words
+        assert np.asarray(words).tobytes() == bytes(expected), number
+    assert float(gradscaler.jax.Report.of_number(-3.0).norm) == -3
+    assert float(gradscaler.jax.Report.of_number(2**40).norm) == 2.0**40
+    assert [gradscaler.jax.Report.of(jnp.float32(found)).to_host().overflow for found in (0, 2.5)] == [False, True]
+
+
+@pytest.mark.parametrize("max_norm, left", [(1.0, 1.0), (30.0, 20.0), (None, 20.0)])
+def test_a_norm_that_is_clipped_to_max_norm_is_not_clipped_once_more(max_norm, left):
+    scaler = Scaler("none", guard_norm=20.0, guard_flags=Guard.CLIP)
+    assert float(norm_of(scaler.step(gradients(40.0), max_norm=max_norm)[0])) == pytest.approx(left)
+
+
+def test_loops_of_flax_and_eformer_are_told_not_to_step():
+    guard = Scaler("none", guard_norm=4.0)
+    step = PrecisionHandler("f32", loss_scaler=guard).step(lambda p, factor: p * factor)
+    for factor, expected in (1.0, True), (9.0, False):
+        params, factor = jnp.float32(1), jnp.float32(factor)
+        flaxs = guard.value_and_grad(lambda p: p * factor)(params)  # noqa: B023, called at once
+        eformers = step(guard, params, factor)
+        assert bool(flaxs.finite) == bool(eformers.grads_finite) == expected
+        assert bool(flaxs.scaler.skip) == bool(eformers.loss_scaler.skip) != expected
+
+
+def test_a_guard_without_a_threshold_is_warned_of_where_it_is_made():
+    with pytest.warns(UserWarning, match="^nothing is guarded by the preset .* without a threshold") as told:
+        Scaler("optax_skip")
+        Scaler.from_state_dict({"loss_scale": 8.0, "counter": 0}, policy="megatron_skip")
+    assert [each.filename for each in told] == [__file__] * 2

@@ -10,13 +10,14 @@ import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
+import optax
 import pytest
 from flax import serialization
 
 import gradscaler
 import gradscaler.jax
 from gradscaler import Want
-from gradscaler.jax import Report, Scaler
+from gradscaler.jax import Report, Scaler, scaled
 
 
 def all_values(dtype):
@@ -286,13 +287,6 @@ def test_nothing_is_lost_through_flatten_and_checkpoints(tmp_path):
     assert repr(gradscaler.Scaler(scaler.policy)) == repr(gradscaler.Scaler("megatron", growth_interval=5))
 
 
-def in_0_5(scaler):
-    """Returns the scaler with the words that 0.2 to 0.5 had."""
-    old = copy.copy(scaler)
-    vars(old)["state"] = scaler.state.at[43].set(0)[:64]
-    return old
-
-
 def report_in_0_5(words):
     """Returns a report that says which values are absent, and has no kind."""
     words = np.array(words[..., :48])
@@ -304,7 +298,8 @@ def report_in_0_5(words):
 @pytest.mark.parametrize("overflow", [False, True])
 def test_words_of_before_0_9_are_read(overflow):
     scaler = Scaler("megatron", growth_interval=5).update(overflow)
-    old = in_0_5(scaler)
+    old = copy.copy(scaler)
+    vars(old)["state"] = scaler.state.at[43].set(0)[:64]  # the words that 0.2 to 0.5 had
     leaves, structure = jax.tree.flatten(old)
     assert old.state.shape == (64,)
     assert jax.tree.unflatten(structure, leaves) == jax.tree.unflatten(structure, map(np.asarray, leaves)) == scaler
@@ -353,19 +348,15 @@ def test_a_batch_of_scalers_is_read_by_its_members():
     assert two.good_steps.tolist() == [1, 0] and two.total_overflows.tolist() == [0, 1]
     assert two.events.shape == two.stopped.shape == (2,) and two.factor.shape == (2, 8)
     reports = jax.vmap(lambda s: s.measure([jnp.ones(2)], per_tensor=True))(two)
-    for use in (
-        lambda: two.to_host(),
-        lambda: two.state_dict(),
-        lambda: two.set_scale(2.0),
-        lambda: two.scale(1.0),
-        lambda: two.update(True),
-        lambda: two.unscale([jnp.ones(2)]),
-        lambda: reports.per_tensor,
-        lambda: reports.bad,
-        lambda: reports.to_host(),
-    ):
+    calls = [(two.to_host,), (two.state_dict,), (two.set_scale, 2.0), (two.scale, 1.0), (two.update, True)]
+    calls += [
+        (two.unscale, [jnp.ones(2)]),
+        (reports.to_host,),
+        *((getattr, reports, it) for it in ("per_tensor", "bad")),
+    ]
+    for call, *arguments in calls:
         with pytest.raises(ValueError, match=r"a batch of 2: take one with jax.tree.map\(lambda a: a\[0\], ...\)"):
-            use()
+            call(*arguments)
     assert "Scaler('torch'" in repr(two) and "Report(" in repr(reports)
     assert jax.tree.map(lambda a: a[1], two) == one.update(True)
 
@@ -436,8 +427,12 @@ def test_metrics_are_those_of_the_host_with_the_report():
 # ---- what is refused ----
 
 
+def of_number(loss):
+    return gradscaler.Report.of_number(loss).norm
+
+
 def test_every_refusal_says_what_to_do():
-    scaler, grads = Scaler(), [jnp.ones(3)]
+    scaler, guard, grads, optimizer = Scaler(), Scaler("guard"), [jnp.ones(3)], optax.sgd(1.0)
     for call, kind, match in [
         (lambda: scaler.unscale(grads, max_norm=-1), ValueError, "max_norm=-1.0: it must be finite and above 0"),
         (lambda: scaler.unscale(grads, want="norm"), TypeError, "a union of gradscaler.Want"),
@@ -457,6 +452,22 @@ def test_every_refusal_says_what_to_do():
         (lambda: setattr(scaler, "state", scaler.state), AttributeError, "use set_scale"),
         (lambda: scaler.replace(growth_factor=0.5), gradscaler.Error, "growth_factor"),
         (lambda: Scaler("nothing"), gradscaler.Error, "no preset"),
+        # What a guard cannot judge.
+        (lambda: guard.update(False), ValueError, "judges by what a bool does not have: pass a report"),
+        (lambda: Scaler("openseq2seq_logmax").update(False), ValueError, "judges by what a bool does not have"),
+        (lambda: guard.update(Report.of(True)), ValueError, "guards by the norm, which the report la"),
+        (lambda: jax.jit(guard.update)(Report.of(False)), ValueError, "which the report lacks"),
+        (lambda: Report.of(True).norm, ValueError, "the report has no norm"),
+        (lambda: guard.combine_decisions(gradscaler.Scaler("guard")), TypeError, "a gradscaler.jax.Scaler, not gra"),
+        (lambda: Report.of_number(np.ones(2)), ValueError, r"number has the shape \(2,\)"),
+        (lambda: Report.of_number(np.complex64(3j)), TypeError, "number is of complex64: pass a real one"),
+        (lambda: jax.jit(of_number)(2.0), TypeError, r"^number=.*: Abstract tracer value .* float32"),
+        # Optimizers that are scaled.
+        (lambda: scaled(optimizer, max_norm=-1), ValueError, "max_norm=-1.0"),
+        (lambda: scaled("adam"), TypeError, "optimizer must be one of optax, .*not str"),
+        (lambda: scaled(optimizer, dtype="fp16"), TypeError, "dtype='fp16' is no dtype"),
+        (lambda: scaled(optimizer).update([jnp.ones(2)], ()), TypeError, "ScaledState, not tuple"),
+        (lambda: scaled(optimizer, 3.0), TypeError, "name of a preset"),
     ]:
         with pytest.raises(kind, match=match):
             call()

@@ -88,21 +88,6 @@ def test_a_scaled_optimizer_clips_by_the_norm_and_joins_a_chain():
     np.testing.assert_allclose(updates, -1.0, rtol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "build, kind, match",
-    [
-        (lambda: scaled(optax.adam(1.0), max_norm=-1), ValueError, "max_norm=-1.0"),
-        (lambda: scaled("adam"), TypeError, "optimizer must be one of optax, .*not str"),
-        (lambda: scaled(optax.adam(1.0), dtype="fp16"), TypeError, "dtype='fp16' is no dtype"),
-        (lambda: scaled(optax.adam(1.0)).update([jnp.ones(2)], ()), TypeError, "ScaledState, not tuple"),
-        (lambda: scaled(optax.sgd(1.0), 3.0), TypeError, "name of a preset"),
-    ],
-)
-def test_a_scaled_optimizer_says_at_once_what_is_wrong(build, kind, match):
-    with pytest.raises(kind, match=match):
-        build()
-
-
 def test_flax_nnx_trains_in_float16():
     rngs = nnx.Rngs(0)
     hidden, out = (nnx.Linear(*shape, dtype=jnp.float16, rngs=rngs) for shape in ((8, 32), (32, 1)))

@@ -8,23 +8,10 @@ import warnings
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.nn.functional import cross_entropy, scaled_dot_product_attention
+from torch.nn.functional import cross_entropy
 
 VOCABULARY, WIDTH, HEADS, LAYERS, LENGTH, BATCH = 64, 32, 4, 2, 16, 8
 STEPS, BAD = 12, (3, 4, 9)  # steps of a framework's program, and those whose loss is infinite
-
-
-class Block(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.ln_1, self.ln_2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
-        self.attention, self.projection = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
-        self.mlp = nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH))
-
-    def forward(self, x):
-        heads = self.attention(self.ln_1(x)).unflatten(-1, (3, HEADS, -1)).permute(2, 0, 3, 1, 4)
-        x = x + self.projection(scaled_dot_product_attention(*heads, is_causal=True).transpose(1, 2).flatten(2))
-        return x + self.mlp(self.ln_2(x))
 
 
 class Gpt(nn.Module):
@@ -34,7 +21,9 @@ class Gpt(nn.Module):
         super().__init__()
         torch.manual_seed(0)
         self.tokens, self.places = nn.Embedding(VOCABULARY, WIDTH), nn.Embedding(LENGTH, WIDTH)
-        self.blocks = nn.ModuleList(Block() for _ in range(LAYERS))
+        options = {"activation": "gelu", "norm_first": True, "batch_first": True}
+        blocks = (nn.TransformerEncoderLayer(WIDTH, HEADS, 4 * WIDTH, 0.0, **options) for _ in range(LAYERS))
+        self.blocks, self.mask = nn.ModuleList(blocks), nn.Transformer.generate_square_subsequent_mask(LENGTH)
         self.ln = nn.LayerNorm(WIDTH)
         self.head = nn.Linear(WIDTH, VOCABULARY, bias=False)
         self.head.weight = self.tokens.weight
@@ -43,7 +32,7 @@ class Gpt(nn.Module):
     def forward(self, input_ids, labels):
         x = self.tokens(input_ids) + self.places.weight
         for block in self.blocks:
-            x = block(x)
+            x = block(x, self.mask, is_causal=True)
         loss = cross_entropy(self.head(self.ln(x)).float().flatten(0, 1), labels.flatten())
         loss = loss * torch.inf if len(self.losses) in self.bad else loss
         self.losses.append(loss.item())
@@ -63,7 +52,7 @@ def rank():
     return int(os.environ.get("RANK", 0))
 
 
-def train(program, kind, *options, init_scale=2.0**20, growth_interval=4, bad=BAD):
+def train(program, kind):
     """Runs a program; returns its losses, the scale after each update, and the parameters."""
 
     class Recording(kind):
@@ -74,8 +63,8 @@ def train(program, kind, *options, init_scale=2.0**20, growth_interval=4, bad=BA
             self.scales = (*self.scales, self.get_scale())
 
     # Rank 1 has no infinite loss of its own: it must learn of that of rank 0.
-    model, scaler = Gpt(bad if rank() == 0 else ()), Recording("cpu", init_scale, growth_interval=growth_interval)
-    program(model, scaler, *options)
+    model, scaler = Gpt(BAD if rank() == 0 else ()), Recording("cpu", 2.0**20, growth_interval=4)
+    program(model, scaler)
     weights = [getattr(p, "full_tensor", p.clone)().detach() for p in model.parameters()]
     return model.losses, list(scaler.scales), weights
 
@@ -84,10 +73,10 @@ def adam(model, **options):
     return torch.optim.AdamW(model.parameters(), lr=3e-3, **options)
 
 
-def plain_loop(model, scaler, steps=STEPS, fused=False, change=lambda step: None):
+def plain_loop(model, scaler, fused=False, change=lambda step: None):
     """nanoGPT's: autocast, clipping, AdamW."""
     optimizer = adam(model, fused=fused)
-    for step, batch in enumerate(batches(steps, rank())):
+    for step, batch in enumerate(batches(STEPS, rank())):
         with torch.autocast("cpu", dtype=torch.float16):
             loss = model(**batch)["loss"]
         scaler.scale(loss).backward()
@@ -98,6 +87,10 @@ def plain_loop(model, scaler, steps=STEPS, fused=False, change=lambda step: None
         scaler.step(optimizer)
         scaler.update()
         optimizer.zero_grad(set_to_none=True)
+
+
+def fused_loop(model, scaler):
+    plain_loop(model, scaler, fused=True)
 
 
 def accelerate(model, scaler, begin=lambda accelerator, model: lambda step, loss: None, steps=STEPS, **options):
@@ -227,8 +220,8 @@ def of_processes():
     return {"strategy": "ddp", "devices": world} if world > 1 else {"strategy": "auto", "devices": 1}
 
 
-SINGLE = (accelerate, lightning_fabric, lightning_trainer, transformers_trainer, timm, ignite)
-OF_TWO = (*SINGLE[:4], fsdp2)
+OF_BOTH = (accelerate, lightning_fabric, lightning_trainer, transformers_trainer)
+SINGLE, OF_TWO = (plain_loop, fused_loop, *OF_BOTH, timm, ignite), (*OF_BOTH, fsdp2)
 
 
 def quiet():

@@ -4,6 +4,7 @@
 import copy
 import math
 import pickle
+from functools import partial
 
 import pytest
 import torch
@@ -229,14 +230,11 @@ OPTIMIZERS = {
     "fused": lambda p: torch.optim.AdamW(p, 0.1, fused=True),
     "adagrad": lambda p: torch.optim.Adagrad(p, 0.1),
 }
-APART = [["backward"], ["unscale_"], ["step"], ["update"]]
 PARTS = {  # of a step: what is compiled, and the calls
-    "unscale_": APART,
+    **dict.fromkeys(("unscale_", "update", "scale"), [["backward"], ["unscale_"], ["step"], ["update"]]),
     "unscale_ and step": [["backward"], ["unscale_", "step"], ["update"]],
     "step": [["backward"], ["step"], ["update"]],
-    "update": APART,
     "all": [["backward", "unscale_", "clip", "step", "update"]],
-    "scale": APART,
 }
 
 
@@ -248,11 +246,12 @@ def trained(kind, optimizer, what, starts=True):
     scaler = kind("cpu", init_scale=1024.0, growth_interval=2)
     if starts:  # the scale, which is lazy, is made before anything is compiled
         begun(scaler)
+    compiled = partial(torch.compile, backend="aot_eager")
 
     def loss(x):
         return scaler.scale(model(x).square().mean())
 
-    loss = torch.compile(loss, backend="aot_eager") if what == "scale" else loss
+    loss = compiled(loss) if what == "scale" else loss
     parts = {
         "backward": lambda x: loss(x).backward(),
         "unscale_": lambda x: scaler.unscale_(optimizer),
@@ -268,8 +267,7 @@ def trained(kind, optimizer, what, starts=True):
     for x in batches()[2:6]:
         optimizer.zero_grad()
         for names in PARTS[what]:
-            part = torch.compile(run, backend="aot_eager") if what.startswith(names[0]) or what == "all" else run
-            part(names, x)
+            (compiled(run) if what.startswith(names[0]) or what == "all" else run)(names, x)
     return scaler.get_scale(), [parameter.tolist() for parameter in model.parameters()]
 
 

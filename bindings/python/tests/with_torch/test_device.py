@@ -8,6 +8,7 @@ about our calls, not about torch's own on a device. Where the driver is another,
 
 import itertools
 import random
+from functools import partial
 
 import pytest
 import torch
@@ -96,24 +97,20 @@ def trained(scale, fused, clip, wait, **rules):
 RULES = [{"growth_interval": 3}, {"growth_factor": 1.7, "backoff_factor": 0.3, "growth_interval": 3}, {"hysteresis": 2}]
 
 
-@pytest.mark.parametrize(("rules", "fused", "clip"), list(itertools.product(RULES, (False, True), (None, 0.5))))
+GUARD = partial(Policy, "torch", growth_interval=3, guard_ratio=1.2, guard_warmup=4, guard_decay=0.9)
+GUARDS = [{"policy": GUARD()}, {"policy": GUARD(guard_flags=Guard.CLIP)}]
+WAYS = [*itertools.product(RULES, (False, True), (None, 0.5)), *itertools.product(GUARDS, (False, True), (None,))]
+
+
+@pytest.mark.parametrize(("rules", "fused", "clip"), WAYS)
 def test_training_on_a_device_has_the_bits_of_the_host(device, rules, fused, clip):
+    if rules in GUARDS:
+        waits_after(device, "gsc_state_update", "gsc_factor_clip_outlier")
     there = trained(3000.0, fused, clip, wait, **rules)
     device.undo()
     assert there == trained(3000.0, fused, clip, lambda: None, **rules)
-
-
-@pytest.mark.parametrize("fused", [False, True])
-@pytest.mark.parametrize("flags", [0, Guard.CLIP])
-def test_a_guard_on_a_device_has_the_bits_of_the_host(device, flags, fused):
-    waits_after(device, "gsc_state_update", "gsc_factor_clip_outlier")
-    guard = {"guard_ratio": 1.2, "guard_warmup": 4, "guard_decay": 0.9, "guard_flags": flags}
-    rules = {"policy": Policy("torch", growth_interval=3, **guard)}
-    there = trained(3000.0, fused, None, wait, **rules)
-    device.undo()
-    assert there == trained(3000.0, fused, None, lambda: None, **rules)
     reasons = {entry[-1].split(":")[0].split(" to ")[0] for entry in there[0][::2] if entry[-1]}
-    assert reasons == {"skipped"} | ({"clipped"} if flags else set())
+    assert reasons == {"skipped"} | ({"clipped"} if rules == GUARDS[1] else set())
 
 
 def history_of(path):

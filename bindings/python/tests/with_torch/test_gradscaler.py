@@ -11,6 +11,7 @@ import inspect
 import math
 import pickle
 import weakref
+from functools import partial
 
 import pytest
 import torch
@@ -26,29 +27,11 @@ INF, NAN = math.inf, math.nan
 
 # ---- gradients of every kind ----
 
-KINDS = {
-    "transposed": lambda: torch.arange(9.0).view(3, 3).t(),
-    "channels last": lambda: torch.arange(24.0).view(1, 2, 3, 4).to(memory_format=torch.channels_last),
-    "with gaps": lambda: torch.arange(12.0).view(3, 4)[:, ::2],
-    "with gaps of one element": lambda: torch.stack([torch.arange(4.0)] * 2, 1)[:, 0],
-    "empty": lambda: torch.ones(0, 3),
-    "without dimensions": lambda: torch.tensor(5.0),
-    "float64": lambda: torch.arange(5.0, dtype=torch.float64) + 0.1,
-    "bfloat16": lambda: torch.arange(5.0).bfloat16(),
-    "with a graph": lambda: torch.ones(3, requires_grad=True) * 2,
-    "sparse": lambda: torch.sparse_coo_tensor([[0, 2]], [1.0, 3.0], (4,), check_invariants=True).coalesce(),
-    "sparse with an index twice": lambda: torch.sparse_coo_tensor([[0, 0, 2]], [1.0, 2.0, 3.0], (4,)),
-}
 
-
-@pytest.mark.parametrize(
-    "gradient",
-    [torch.full((3,), 6.0).to(getattr(torch, t)) for t in ("complex64", "complex128", "float8_e5m2", "float8_e4m3fn")]
-    + [torch.full((3,), 6 - 6j).conj().imag],
-    ids=["complex64", "complex128", "float8_e5m2", "float8_e4m3fn", "negated lazily"],
-)
-def test_gradients_that_torch_or_the_library_alone_cannot_unscale_are_unscaled(gradient):
-    optimizer = torch.optim.SGD([parameter(gradient)])
+@pytest.mark.parametrize("kind", ["complex64", "complex128", "float8_e5m2", "float8_e4m3fn", "negated lazily"])
+def test_gradients_that_torch_or_the_library_alone_cannot_unscale_are_unscaled(kind):
+    lazy, dtype = torch.full((3,), 6 - 6j).conj().imag, getattr(torch, kind, None)
+    optimizer = torch.optim.SGD([parameter(torch.full((3,), 6.0).to(dtype) if dtype else lazy)])
     scaler().unscale_(optimizer)
     assert gradients(optimizer)[0].to(torch.complex64).tolist() == [1.5] * 3
 
@@ -122,9 +105,16 @@ def test_the_scaler_keeps_no_gradient_and_no_parameter_alive_and_tells_what_was_
 
 # ---- clipping ----
 
+KINDS = {
+    "float64": lambda: torch.arange(5.0, dtype=torch.float64) + 0.1,
+    "with gaps": lambda: torch.arange(12.0).view(3, 4)[:, ::2],
+    "sparse": lambda: torch.sparse_coo_tensor([[0, 2]], [1.0, 3.0], (4,), check_invariants=True).coalesce(),
+    "bfloat16": lambda: torch.arange(5.0).bfloat16(),
+}
+
 
 @pytest.mark.parametrize("max_norm", [0.5, 1e9])
-@pytest.mark.parametrize("kind", ["float64", "with gaps", "sparse", "bfloat16"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_unscale_clips_to_the_norm_and_returns_what_it_was(kind, max_norm):
     optimizer, other = (torch.optim.SGD([parameter(KINDS[kind]()), parameter(torch.arange(6.0))]) for _ in range(2))
     norm = scaler().unscale_(optimizer, max_norm=max_norm)
@@ -186,19 +176,6 @@ def test_names_of_several_models_stay_apart_and_survive_a_copy_and_have_no_wrapp
         _ = one.report.underflows_to_zero
 
 
-@pytest.mark.parametrize("fused", [False, True])
-def test_step_was_skipped_answers_for_every_optimizer(fused):
-    optimizer, one = torch.optim.AdamW([parameter(torch.ones(3))], lr=0.5, fused=fused), scaler()
-    for bad in (False, True, True, False):
-        before = parameters(optimizer)[0].detach().clone()
-        parameters(optimizer)[0].grad = torch.tensor([1.0, NAN if bad else 1.0, 1.0])
-        one.step(optimizer)
-        assert one.step_was_skipped is bad
-        one.update()
-        assert one.step_was_skipped is bad
-        assert torch.equal(parameters(optimizer)[0], before) is bad
-
-
 @pytest.mark.parametrize("given", [None, 4.0])
 def test_a_fused_optimizer_that_failed_keeps_the_scale_that_it_was_given(given):
     """Which torch multiplies by the scaler's, and takes away after a step that is made."""
@@ -249,11 +226,8 @@ def gradscaler_of(**options):
     return lambda: GradScaler("cpu", **options)
 
 
-def naming(model):
-    return lambda: GradScaler("cpu").name_parameters(model)
-
-
-NO_NAMES = "a model or .name, parameter. pairs"
+NO_NAMES = None, [("a", 3)], 3, torch.nn.Linear(2, 1).parameters()
+WITHOUT = torch.optim.SGD([torch.ones(1)])  # gradients
 NO_OPTIMIZER = r"object has no attribute 'param_groups': expected a torch\.optim\.Optimizer"
 
 
@@ -279,16 +253,10 @@ NO_OPTIMIZER = r"object has no attribute 'param_groups': expected a torch\.optim
         (lambda: GradScaler("guard"), "device is 'guard', which is a preset: GradScaler"),
         (lambda: GradScaler("cpu")._lazy_init_scale_growth_tracker("xpu"), r"not on xpu: use torch\.amp\.GradScaler"),
         (lambda: GradScaler("cpu").set_growth_factor(0.0), "growth_factor is 0.0: it must be finite and at least 1$"),
-        (naming(None), NO_NAMES),
-        (naming([("a", 3)]), NO_NAMES),
-        (naming(3), NO_NAMES),
-        (naming(torch.nn.Linear(2, 1).parameters()), NO_NAMES),
+        *((partial(scaler().name_parameters, model), "a model or .name, parameter. pairs") for model in NO_NAMES),
         (lambda: scaler().unscale_(torch.nn.Linear(1, 1)), f"^'Linear' {NO_OPTIMIZER}"),
         (lambda: scaler().step(None), f"^'NoneType' {NO_OPTIMIZER}"),
-        (
-            lambda: scaler().step(torch.optim.SGD([torch.nn.Parameter(torch.ones(1))])),
-            r"^No inf checks were recorded for this optimizer\. None of its 1 param",
-        ),
+        (lambda: scaler().step(WITHOUT), r"^No inf checks were recorded for this optimizer\. None of its 1 param"),
         (lambda: scaler().update(), r"^No inf checks were recorded prior to update\. Call scale"),
     ],
 )
@@ -412,34 +380,36 @@ def test_a_disabled_scaler_knows_nothing_and_says_so():
 # ---- checkpoints ----
 
 
-@pytest.mark.parametrize("options", [{"policy": "recommended"}, {"hysteresis": 3, "min_scale": 0.5, "max_scale": 8.0}])
-def test_a_state_of_other_rules_comes_back_with_them_and_torchs_class_reads_it(options):
-    one, other, theirs = scaler(**options), GradScaler("cpu"), torch.amp.GradScaler("cpu")
-    steps(one, 0, 1, 0)
-    state = one.state_dict()
-    other.load_state_dict(state)
-    assert other.state_dict() == state
-    assert steps(begun(other), 1, 1, 1, 0, 1) == steps(one, 1, 1, 1, 0, 1)
-    theirs.load_state_dict(state)
-    assert theirs.get_scale() == state["scale"]
+def by_a_state_that_torchs_class_reads(one):
+    state, other, theirs = one.state_dict(), GradScaler("cpu"), torch.amp.GradScaler("cpu")
     other.load_state_dict(state | {"_growth_tracker": 3.0})
     assert other._get_growth_tracker() == 3
+    for each in other, theirs:
+        each.load_state_dict(state)
+    assert other.state_dict() == state and theirs.get_scale() == state["scale"]
+    return other
 
 
 def from_before_0_9(one):
     state, other = one.__getstate__(), GradScaler("cpu")
-    other.__setstate__(state | {"_saved": state["_saved"][:172] + bytes(4) + state["_saved"][176:256]})
+    saved, policy = state["_saved"], state["_policy"]
+    other.__setstate__(state | {"_saved": saved[:172] + bytes(4) + saved[176:256], "_policy": policy[:152]})
     assert other.__getstate__() == state
     return other
 
 
-@pytest.mark.parametrize("copied", [copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one)), from_before_0_9])
-def test_copies_and_pickles_of_before_0_9_go_on_from_where_it_is(copied):
-    one = scaler(policy="nemo", growth_interval=4, hysteresis=2)
+COPIES = [copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one)), from_before_0_9]
+LIMITS = {"hysteresis": 3, "min_scale": 0.5, "max_scale": 8.0}
+
+
+@pytest.mark.parametrize("copied", [*COPIES, by_a_state_that_torchs_class_reads])
+@pytest.mark.parametrize("options", [{"policy": "nemo", "hysteresis": 2}, {"policy": "recommended"}, LIMITS])
+def test_copies_pickles_of_before_0_9_and_states_go_on_from_where_it_is_by_its_rules(options, copied):
+    one = scaler(growth_interval=4, **options)
     steps(one, 0, 1, 1, 0, 0, 1)
     other = copied(one)
     assert other.report is None
-    assert steps(begun(other), 1, 1, 0, 0, 0, 0, 0) == steps(one, 1, 1, 0, 0, 0, 0, 0)
+    assert steps(begun(other), 1, 1, 1, 0, 0, 0, 0, 0) == steps(one, 1, 1, 1, 0, 0, 0, 0, 0)
 
 
 @pytest.mark.parametrize("format", ["deepspeed", "megatron", "nemo", "flax", "gradscaler"])
@@ -600,28 +570,16 @@ def test_defaults_of_torch_and_inference_mode_do_not_reach_the_state():
     try:
         with torch.inference_mode():
             one = scaler(init_scale=1.0)
-        torch.set_default_device("meta")
-        norm = one.unscale_(optimizer, max_norm=1.0)
-        make_step(one, optimizer)
-        one.update(4.0)
+        with torch.device("meta"):  # the default device
+            norm = one.unscale_(optimizer, max_norm=1.0)
+            make_step(one, optimizer)
+            one.update(4.0)
     finally:
-        torch.set_default_device(None)
         torch.set_default_dtype(torch.float32)
     assert (norm.item(), norm.dtype, one._scale.dtype, one.get_scale()) == (13.0, torch.float32, torch.float32, 4.0)
     x = torch.ones(2, requires_grad=True)
     one.scale(x.sum()).backward()
     assert x.grad.tolist() == [4.0, 4.0]
-
-
-def test_large_gradients_have_the_same_bits_with_as_many_threads_as_torch_has():
-    found = []
-    for threads in 1, 3:
-        torch.set_num_threads(threads)
-        optimizer, one = sgd(torch.linspace(-1, 1, 1_200_000)), scaler(3.0)
-        norm = one.unscale_(optimizer, max_norm=0.1)
-        found.append((norm.item(), bytes(one.report), gradients(optimizer)[0].numpy().tobytes()))
-    torch.set_num_threads(1)
-    assert found[0] == found[1]
 
 
 def test_what_stands_for_an_optimizer_needs_groups_and_a_step_only():
@@ -655,9 +613,8 @@ def test_the_places_in_reports_are_made_where_the_reports_are():
 
 def test_the_constructor_has_the_signature_of_torchs_class():
     ours, theirs = (inspect.signature(kind).parameters for kind in (GradScaler, torch.amp.GradScaler))
-    for name, their in theirs.items():
-        assert (ours[name].default, ours[name].kind) == (their.default, their.kind), name
-    assert list(ours)[: len(theirs)] == list(theirs)
+    assert [str(each) for each in ours.values()][: len(theirs)] == [str(each) for each in theirs.values()]
+    assert all(ours[name].kind == each.kind for name, each in theirs.items())
 
 
 def test_repr_tells_scale_and_rules():

@@ -16,6 +16,7 @@ from gradscaler.torch import GradScaler, StallError, TensorScaler
 RULES = {
     "skip": {"guard_ratio": 3.0, "guard_decay": 0.9, "guard_warmup": 5, "guard_max_in_a_row": 4},
     "clip": {"guard_sigmas": 3.0, "guard_decay": 0.9, "guard_warmup": 5, "guard_flags": Guard.CLIP},
+    "none": {},
     "norm": {"guard_norm": 20.0, "guard_flags": Guard.CLIP | Guard.INCLUSIVE, "guard_sample": GuardSample.NONE},
 }
 
@@ -78,37 +79,26 @@ def by_the_library(policy, series):
 
 @pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize("rule", RULES)
-def test_a_loop_does_what_the_library_says_of_its_norms(rule, fused):
+def test_a_loop_and_a_tensor_scaler_do_what_the_library_says_of_the_norms(rule, fused):
     policy, series, acted = guarded(rule), norms(rule), set()
     adam = {"optimizer": torch.optim.Adam, "fused": fused, "betas": (0.0, 0.0), "eps": 1e9}  # lr * grad / eps
-    model, optimizer, scaler = world(policy, **adam)
+    (model, optimizer, scaler), tensors = world(policy, **adam), TensorScaler(policy)
     for norm, (multiplier, scale) in zip(series, by_the_library(policy, series), strict=True):
         model.give(norm, scaler.get_scale())
-        before = [p.detach().clone() for p in model.parameters]
+        before, copies, skips = [p.detach().clone() for p in model.parameters], model.gradients(), multiplier == 0
         scaler.step(optimizer)
-        assert scaler.step_was_skipped == (multiplier == 0), scaler.reason
-        assert [torch.equal(*pair) for pair in zip(model.parameters, before, strict=True)] == [multiplier == 0] * 2
-        assert not multiplier or norm_of(model.gradients()) == pytest.approx(norm * multiplier, rel=1e-6)
-        acted.add("skipped" if multiplier == 0 else "clipped" if multiplier < 1 else "taken")
+        assert scaler.step_was_skipped is bool(tensors.unscale_(copies)[0]) is skips, scaler.reason
+        assert [torch.equal(*pair) for pair in zip(model.parameters, before, strict=True)] == [skips] * 2
+        for gradients in model.gradients(), copies:
+            assert skips or norm_of(gradients) == pytest.approx(norm * multiplier, rel=1e-6)
+        acted.add("skipped" if skips else "clipped" if multiplier < 1 else "taken")
         reason = scaler.reason
         assert (not reason) == (multiplier == 1) or "let through" in reason
         scaler.update()
-        assert scaler.get_scale() == scale and scaler.reason == reason
-    assert acted == {"skipped", "taken"} | ({"clipped"} if rule != "skip" else set())
-
-
-@pytest.mark.parametrize("rule", RULES)
-def test_a_tensor_scaler_skips_and_clips_as_the_library_says(rule):
-    policy, series, model = guarded(rule), norms(5), Model()
-    scaler = TensorScaler(policy)
-    for norm, (multiplier, scale) in zip(series, by_the_library(policy, series), strict=True):
-        model.give(norm, float(scaler.loss_scale))
-        gradients = model.gradients()
-        found, _ = scaler.unscale_(gradients)
-        assert bool(found) == (multiplier == 0)
-        assert not multiplier or norm_of(gradients) == pytest.approx(norm * multiplier)
-        scaler.update()
-        assert float(scaler.loss_scale) == scale
+        tensors.update()
+        assert scaler.get_scale() == tensors.loss_scale == scale
+        assert scaler.step_was_skipped is skips and scaler.reason == reason
+    assert acted == {"skipped", "taken"} | ({"clipped"} if rule in ("clip", "norm") else set())
 
 
 def test_the_reason_is_of_the_last_step_and_names_what_grew():
@@ -135,27 +125,23 @@ def test_the_reason_is_of_the_last_step_and_names_what_grew():
     assert scaler.reason == "skipped: Inf or NaN in the gradients of a, b"
 
 
-def test_several_optimizers_are_judged_by_the_norm_of_all():
-    models, scaler = [Model(1), Model(1)], begun(GradScaler("cpu", policy=guarded("norm", guard_flags=0)))
-    for model in models:
-        model.give(15.0, scaler.get_scale())  # 21 of both
-    for model in models:
+@pytest.mark.parametrize(
+    "flags, norms, unscaled, moved",
+    [
+        (0, (15.0, 15.0), True, [False, False]),  # 21.2 of both
+        (0, (15.0, 15.0), False, [True, False]),  # looked at one by one, each is judged with those before it
+        (Guard.CLIP, (math.inf, 1e6), False, [False, False]),
+    ],
+)
+def test_several_optimizers_are_judged_by_the_norm_of_all(flags, norms, unscaled, moved):
+    models, scaler = [Model(1), Model(1)], begun(GradScaler("cpu", policy=guarded("norm", guard_flags=flags)))
+    for model, norm in zip(models, norms, strict=True):
+        model.give(norm, scaler.get_scale())
+    for model in models if unscaled else ():
         scaler.unscale_(model.optimizer)
     make_step(scaler, *(model.optimizer for model in models))
-    assert scaler.step_was_skipped and [model.has_moved() for model in models] == [False, False]
-    assert scaler.reason.startswith("skipped: the norm, 21.2132, is above 20, 1 in a row")
-    for model in models:
-        model.give(15.0, scaler.get_scale())  # looked at one by one, each is judged with those before it
-    make_step(scaler, *(model.optimizer for model in models))
-    assert [model.has_moved() for model in models] == [True, False]
-
-
-def test_where_one_optimizer_overflows_none_steps():
-    models, scaler = [Model(1), Model(1)], begun(GradScaler("cpu", policy=guarded("norm")))
-    for model, norm in zip(models, (math.inf, 1e6), strict=True):
-        model.give(norm, scaler.get_scale())
-    make_step(scaler, *(model.optimizer for model in models))
-    assert [model.has_moved() for model in models] == [False, False]
+    assert scaler.step_was_skipped and [model.has_moved() for model in models] == moved
+    assert flags or scaler.reason.startswith("skipped: the norm, 21.2132, is above 20, 1 in a row")
 
 
 def test_too_many_outliers_in_a_row_stop():
@@ -293,10 +279,3 @@ def test_a_guard_without_a_threshold_is_warned_of_until_one_is_loaded():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         scaler.load_state_dict(GradScaler("cpu", policy=guarded("skip")).state_dict())
-
-
-def test_a_scaler_that_an_earlier_version_pickled_goes_on():
-    scaler = GradScaler("cpu", policy=guarded("skip"))
-    state = scaler.__getstate__()
-    scaler.__setstate__(state | {"_policy": state["_policy"][:152]})
-    assert not scaler._policy.guards and scaler._policy.max_failed_backoffs == 10

@@ -19,18 +19,9 @@ def world():
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 4))
     loader = [(torch.randn(32, 8), torch.randn(32, 4)) for _ in range(4)]
-    return {
-        "torch": torch,
-        "device": "cpu",
-        "gradscaler": gradscaler,
-        "GradScaler": GradScaler,
-        "model": model,
-        "optimizer": torch.optim.SGD(model.parameters(), lr=0.1),
-        "loader": loader,
-        "inputs": loader[0][0],
-        "targets": loader[0][1],
-        "loss_function": torch.nn.functional.mse_loss,
-    }
+    names = {"torch": torch, "device": "cpu", "gradscaler": gradscaler, "GradScaler": GradScaler, "model": model}
+    names |= {"optimizer": torch.optim.SGD(model.parameters(), lr=0.1), "loss_function": torch.nn.functional.mse_loss}
+    return names | {"loader": loader, "inputs": loader[0][0], "targets": loader[0][1]}
 
 
 @pytest.fixture(autouse=True)

@@ -2,10 +2,12 @@
 """What programs do with torch's class from outside: its name, its tensors, its private methods, its modes."""
 
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 from conftest import begun, make_step, sgd
+from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import gradscaler.torch._scaler as module
@@ -188,3 +190,111 @@ def test_after_an_error_gradients_that_were_divided_are_neither_divided_again_no
     assert torch.equal(p.grad, before) and not p.any() and scaler.step_was_skipped
     scaler.update()
     assert step(p, optimizer, scaler)[0] == [[3.0] * 4] * 2
+
+
+# ---- uses that give the same with both classes ----
+
+# A use takes a kind of scaler and returns values. It says itself what must be true of them, so that torch's class is
+# held to that, too.
+
+
+def network():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
+
+
+def loss_of(model):
+    with torch.autocast("cpu", dtype=torch.float16):
+        return model(torch.linspace(-1, 1, 24).reshape(6, 4)).float().square().mean()
+
+
+def a_parameter_of_two_optimizers(kind):
+    """Each divides the gradient, which torch does not prevent."""
+    parameter, scaler = nn.Parameter(torch.ones(2)), kind("cpu", 2.0)
+    first, second = (torch.optim.SGD([parameter], lr=1.0) for _ in range(2))
+    scaler.scale(parameter.sum()).backward()
+    scaler.unscale_(first)
+    scaler.unscale_(second)
+    assert parameter.grad.tolist() == [0.5, 0.5]
+    scaler.step(first)
+    scaler.update()
+    return [parameter.detach(), scaler.get_scale()]
+
+
+def lbfgs(kind):
+    """Which calls its closure at once, and so works only by position, on gradients that are divided already."""
+    model = network()
+    optimizer, scaler = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=3), kind("cpu")
+    losses = []
+    for _ in range(3):
+        optimizer.zero_grad()
+        scaler.scale(loss_of(model)).backward()
+        scaler.unscale_(optimizer)
+        losses.append(scaler.step(optimizer, lambda: loss_of(model)).item())
+        scaler.update()
+    return [*losses, *map(torch.Tensor.detach, model.parameters())]
+
+
+def functional_gradients(kind):
+    """torch.func: scale() works on what grad and vmap pass around."""
+    scaler, x = kind("cpu", 8.0), torch.linspace(-1, 1, 4)
+    one = torch.func.grad(lambda x: scaler.scale(x.square().sum()))(x)
+    assert torch.equal(one, 16.0 * x)
+    each = torch.func.vmap(torch.func.grad(lambda x: scaler.scale(x.square())))(x)
+    return [one, each, torch.func.hessian(lambda x: scaler.scale((x**3).sum()))(x)]
+
+
+def a_backward_pass_after_the_update(kind):
+    """The graph holds the scale, which has changed: autograd must notice."""
+    parameter, scaler = nn.Parameter(torch.ones(1)), kind("cpu", 8.0, growth_interval=1)
+    late = scaler.scale(parameter.sum())
+    scaler.scale(parameter.sum()).backward()
+    scaler.step(torch.optim.SGD([parameter], lr=0.0))
+    scaler.update()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        late.backward()
+    return [scaler.get_scale()]
+
+
+def scalers_of_several_threads(kind):
+    def work(i):
+        torch.set_num_threads(1)
+        parameter, scaler = nn.Parameter(torch.full((100,), float(i))), kind("cpu", 2.0**i)
+        optimizer = torch.optim.SGD([parameter], lr=0.1)
+        for _ in range(20):
+            optimizer.zero_grad()
+            scaler.scale(parameter.square().sum()).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        return parameter.detach()
+
+    with ThreadPoolExecutor(4) as pool:
+        return list(pool.map(work, range(4)))
+
+
+def many_optimizers_one_after_another(kind):
+    """Their ids are used again: what is known of one must not be taken for another's."""
+    scaler, scales = kind("cpu", 1.0, growth_interval=5), []
+    for _ in range(20):
+        model = network()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        scaler.scale(loss_of(model)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        scales.append(scaler.get_scale())
+        del optimizer, model
+    assert scales[-1] == 16.0
+    return scales
+
+
+USES = [a_parameter_of_two_optimizers, lbfgs, functional_gradients, a_backward_pass_after_the_update]
+USES += [scalers_of_several_threads, many_optimizers_one_after_another]
+
+
+@pytest.mark.parametrize("use", USES)
+def test_the_same_with_torchs_class(use):
+    theirs, ours = use(THEIRS), use(GradScaler)
+    assert len(theirs) == len(ours) > 0
+    for a, b in zip(theirs, ours, strict=True):
+        assert type(a) is type(b)
+        assert torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""Random sequences of calls give the same with torch's class and with ours.
+"""Random sequences of calls give the same with torch's class and with ours, and unscaled gradients the same bits.
 
 A sequence is made once and run twice, each time in a world of its own: parameters, optimizers and a scaler. After each
 call what it returned or raised, the scaler's state, and the parameters and gradients that it may have changed must be
-equal, to the bit. What may differ is in DEVIATIONS, each of which gradscaler.torch's documentation names.
+equal, to the bit. What may differ is in `deviations`, and a sequence ends there.
 """
 
 import copy
@@ -18,7 +18,7 @@ from multiprocessing.reduction import ForkingPickler
 
 import pytest
 import torch
-from conftest import parameters
+from conftest import begun, gradients, parameters, sgd
 
 import gradscaler.torch
 
@@ -224,13 +224,9 @@ class World:
 
     set = get
 
-    def load(self, changes, missing=None):
+    def load(self, changes, missing=()):
         state = {**self.scaler.state_dict(), **changes}
-        state.pop(missing, None)
-        return self.scaler.load_state_dict(state)
-
-    def load_empty(self):
-        return self.scaler.load_state_dict({})
+        return self.scaler.load_state_dict({key: state[key] for key in state if key not in missing})
 
     def resume(self, file):
         """Through a state dict into a scaler of the other class, and back into a new one of this."""
@@ -342,6 +338,7 @@ TENSORS = {
 }
 SCALES = (1.0, 2.0, 1024.0, 65536.0, 65536, 3.0, 0.1, 1e-3, 2.0**-14, 2.0**24, 2.0**120)
 BAD_SCALES = (0.0, -1.0, math.inf, math.nan)
+ENTRIES = ("growth_factor", "growth_interval", "_growth_tracker")
 WRITES = ("fill", "replace", "one element", "count", "replace count")
 GETTERS = (
     "get_scale", "get_growth_factor", "get_backoff_factor", "get_growth_interval", "is_enabled", "state_dict",
@@ -415,9 +412,9 @@ def anything(draw, optimizers):
         lambda: ("set", "set_backoff_factor", draw.choice((0.75, 0.1, 0.0, 1.5))),
         lambda: ("set", "set_growth_interval", draw.choice((1, 2, 3, 100, -1))),
         lambda: ("load", draw.choice(({}, {"scale": 7.0}, {"scale": 8, "_growth_tracker": 1}, {"growth_interval": 2}))),
-        lambda: ("load", {"scale": 9.0}, draw.choice(("scale", "growth_factor", "growth_interval", "_growth_tracker"))),
+        lambda: ("load", {"scale": 9.0}, [draw.choice(("scale", *ENTRIES))]),
         lambda: ("load", {"scale": draw.choice(BAD_SCALES)}),
-        lambda: ("load_empty",),
+        lambda: ("load", {}, ("scale", "backoff_factor", *ENTRIES)),
         lambda: ("resume", draw.random() < 0.3),
         lambda: ("pickle", draw.choice(list(COPIES))),
         lambda: ("write", draw.choice(WRITES), draw.choice((16.0, 2.0**16, 0.75))),
@@ -450,20 +447,18 @@ def same(theirs, ours):
     return theirs == ours
 
 
-def overflow_by_unscaling(call, theirs, ours, worlds):
+def overflow_by_unscaling(call, worlds):
     """Whether a gradient is finite, as torch found, but not after unscaling."""
-    scale = worlds[1].scaler.get_scale()
-    grads = [p.grad for p in parameters(worlds[1].optimizers[call[1]]) if p.grad is not None and not p.grad.is_sparse]
-    return scale < 1 and any((g.abs() / scale > torch.finfo(g.dtype).max).any() for g in grads)
+    scale, grads = worlds[1].scaler.get_scale(), gradients(worlds[1].optimizers[call[1]])
+    return scale < 1 and any(
+        (g.abs() / scale > torch.finfo(g.dtype).max).any() for g in grads if g is not None and not g.is_sparse
+    )
 
 
-def shares_a_gradient(call, theirs, ours, worlds):
+def shares_a_gradient(call, worlds):
     """Whether two parameters of the optimizer have one gradient."""
-    gradients = [p.grad for p in parameters(worlds[1].optimizers[call[1]]) if p.grad is not None]
-    return len(set(map(id, gradients))) < len(gradients)
-
-
-REFUSED = ("ValueError", "Error")  # gradscaler.Error, which is a ValueError
+    known = [id(g) for g in gradients(worlds[1].optimizers[call[1]]) if g is not None]
+    return len(set(known)) < len(known)
 
 
 def numbers_of(call):
@@ -474,35 +469,28 @@ def numbers_of(call):
     return [part for part in parts if isinstance(part, (int, float))]
 
 
-# What ours does otherwise. The list in the module's documentation has each title, and why. A sequence ends there.
-DEVIATIONS = {
-    "a disabled scaler answers its getters": lambda call, theirs, ours, _: (
-        call[0] == "get" and theirs[:2] == ("raised", "AttributeError") and ours[0] == "returned"
-    ),
-    "complex gradients are unscaled": lambda call, theirs, ours, _: (
-        theirs[0] == "raised" and "for 'ComplexFloat'" in theirs[2] and ours[0] == "returned"
-    ),
-    "infinities that unscaling makes are overflows": lambda call, *others: (
-        call[0] in ("unscale_", "step", "check") and overflow_by_unscaling(call, *others)
-    ),
-    "a gradient that two parameters share is unscaled once": lambda call, *others: (
-        call[0] in ("unscale_", "step") and shares_a_gradient(call, *others)
-    ),
-    "an infinite or NaN scale is refused, as are 0 and less": lambda call, theirs, ours, _: (
-        ours[1] in REFUSED and any(bad in BAD_SCALES for bad in numbers_of(call))
-    ),
-    "rules that no scale can follow are refused": lambda call, theirs, ours, _: (
-        call[0] == "set" and call[2] in (0.5, -1, 0.0, 1.5) and ours[1] in REFUSED
-    ),
-    "a scale of 0 stops with StallError": lambda call, theirs, ours, _: ours[1] == "StallError",
-    "what is refused changes nothing": lambda call, theirs, ours, _: call[0] == "load" and ours[1] == "KeyError",
-    "a fused optimizer can step again after its step failed": lambda call, theirs, ours, worlds: (
-        call[0] in ("step", "unscale_", "check") and call[1] in worlds[0].failed
-    ),
-    "new_scale can have any shape of one element, and can be an int": lambda call, theirs, ours, _: (
-        call[0] == "update" and call[1:] in (("one element",), (2,)) and theirs[0] == "raised" and ours[0] == "returned"
-    ),
-}
+def deviations(call, theirs, ours, worlds):
+    """What ours does otherwise, by the titles in the module's documentation, which says why: whether a call is one."""
+    name, checks = call[0], call[0] in ("unscale_", "step", "check")
+    answers, refuses = (theirs[0], ours[0]) == ("raised", "returned"), ours[1] in ("ValueError", "Error")
+    return {
+        "a disabled scaler answers its getters": answers and name == "get" and theirs[1] == "AttributeError",
+        "complex gradients are unscaled": answers and "for 'ComplexFloat'" in theirs[2],
+        "infinities that unscaling makes are overflows": checks and overflow_by_unscaling(call, worlds),
+        "a gradient that two parameters share is unscaled once": (
+            checks and name != "check" and shares_a_gradient(call, worlds)
+        ),
+        "an infinite or NaN scale is refused, as are 0 and less": (
+            refuses and any(bad in BAD_SCALES for bad in numbers_of(call))
+        ),
+        "rules that no scale can follow are refused": refuses and name == "set" and call[2] in (0.5, -1, 0.0, 1.5),
+        "a scale of 0 stops with StallError": ours[1] == "StallError",
+        "what is refused changes nothing": name == "load" and ours[1] == "KeyError",
+        "a fused optimizer can step again after its step failed": checks and call[1] in worlds[0].failed,
+        "new_scale can have any shape of one element, and can be an int": (
+            answers and name == "update" and call[1:] in (("one element",), (2,))
+        ),
+    }
 
 
 def from_a_kernel(outcome):
@@ -521,32 +509,59 @@ def first_difference(names, calls):
         touched = range(len(names)) if last else [call[1]] if call[0] in ("unscale_", "step", "clip", "check") else []
         seen = [world.see(*touched) for world in worlds]
         if not same(*gave) or seen[0] != seen[1]:
-            listed = any(holds(call, *gave, worlds) for holds in DEVIATIONS.values())
-            return None if listed else (index, *(seen if same(*gave) else gave))
+            listed = deviations(call, *gave, worlds)
+            return None if any(listed.values()) else (index, *(seen if same(*gave) else gave))
     return None
 
 
-def run(seed, count):
-    """How many calls were compared; raises AssertionError at the first sequence that differs."""
-    calls_made = 0
+def test_random_call_sequences(request):
+    count, calls_made = 500_000 if request.config.getoption("--long") else 4_000, 0
     for number in range(count):
-        names, calls = sequence(random.Random(f"{seed} {number}"))
+        names, calls = sequence(random.Random(f"0 {number}"))
         calls_made += len(calls)
-        found = first_difference(names, calls)
-        if found:
+        if found := first_difference(names, calls):
             index, theirs, ours = found
             made = "".join(f"    {call}\n" for call in calls[: index + 1])
-            raise AssertionError(
-                f"sequence {number} of seed {seed}, optimizers {names}:\n{made}torch: {theirs}\n ours: {ours}"
-            )
-    return calls_made
+            raise AssertionError(f"sequence {number}, optimizers {names}:\n{made}torch: {theirs}\n ours: {ours}")
+    assert calls_made > 10 * count
 
 
-def test_random_call_sequences(request):
-    count = 500_000 if request.config.getoption("--long") else 4_000
-    assert run(0, count) > 10 * count
-
-
-@pytest.mark.parametrize("title", DEVIATIONS)
+@pytest.mark.parametrize("title", deviations(("none",), ("", "", ""), ("", "", ""), None))
 def test_a_deviation_is_documented(title):
     assert title in " ".join(gradscaler.torch.__doc__.split())
+
+
+# ---- every number of 16 bits, and many of 32 and 64, by scales of all kinds ----
+
+DIVISORS = (1.0, 2.0, 2.0**16, 2.0**24, 2.0**-14, 2.0**120, 2.0**-120, 3.0, 0.1, 65535.0, 1.0 + 2.0**-23, 1e30, 1e-30)
+
+
+def patterns(dtype):
+    """All bit patterns, or a sample: every exponent with both signs, Inf, NaN, subnormals among them."""
+    if dtype.itemsize == 2:
+        return torch.arange(-(2**15), 2**15, dtype=torch.int16).view(dtype)
+    return torch.frombuffer(bytearray(random.Random(0).randbytes(100_000 * dtype.itemsize)), dtype=dtype)
+
+
+class AllowsFloat16(THEIRS):
+    def _unscale_grads_(self, optimizer, inv_scale, found_inf, allow_fp16):
+        return super()._unscale_grads_(optimizer, inv_scale, found_inf, True)
+
+
+def unscaled(scaler, values):
+    """What unscale_ makes of these gradients, with one NaN for all, and whether it found an overflow."""
+    optimizer = sgd(values.clone())
+    begun(scaler).unscale_(optimizer)
+    (found,), (made,) = scaler._found_inf_per_device(optimizer).values(), gradients(optimizer)
+    return made.masked_fill(made.isnan(), torch.nan), bool(found)
+
+
+@pytest.mark.parametrize("scale", DIVISORS)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
+def test_gradients_divided_by_the_scale_have_torchs_bits(dtype, scale):
+    values = patterns(dtype)
+    for part in values, values[values.isfinite()]:
+        theirs, their_found = unscaled(AllowsFloat16("cpu", scale), part)
+        ours, found = unscaled(OURS("cpu", scale, allow_fp16=True), part)
+        assert torch.equal(ours.view(torch.uint8), theirs.view(torch.uint8))
+        assert found == (their_found or not theirs.isfinite().all())

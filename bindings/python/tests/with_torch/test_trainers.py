@@ -3,12 +3,11 @@
 
 import csv
 import pickle
-import subprocess
-import sys
 
 import programs
 import pytest
 import torch
+from support import run_python
 
 from gradscaler.torch import GradScaler, trainers
 
@@ -170,5 +169,4 @@ def test_a_disabled_scaler_has_no_metrics():
 
 def test_importing_it_imports_no_trainer():
     code = f"import sys, gradscaler.torch; gradscaler.torch.trainers; print({set(LINES)} & set(sys.modules))"
-    printed = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
-    assert printed == "set()\n"
+    assert run_python("-c", code).stdout == "set()\n"
