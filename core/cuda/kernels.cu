@@ -41,6 +41,7 @@ static __inline__ __device__ uint32_t __shfl_down_sync(uint32_t lanes, uint32_t 
 {
     return (uint32_t)__nvvm_shfl_sync_down_i32(lanes, (int)x, (int)by, 31);
 }
+#define __byte_perm __nvvm_prmt
 #else
 #define LAUNCH_BOUNDS __launch_bounds__(GSC_CUDA_THREADS, 4)
 #include <math.h>
@@ -128,22 +129,32 @@ DEVICE bf16_bits bf16_quick_store(float x)
 #define f32_quick_store f32_from_float
 #define f64_quick_store f64_from_double
 
+/* _OVERFLOW: the |bits| of the least multiplying number that is not finite in the dtype. */
+#define f32_OVERFLOW f32_INF
+#define f64_OVERFLOW f64_INF
+/* The middle of the largest number and infinity; a tie is rounded to even. */
+#define OVERFLOW_OF(dtype)                                                                         \
+    ((dtype##_INF << (23 - dtype##_MANTISSA)) - (1u << (22 - dtype##_MANTISSA)) +                  \
+     ((127u - dtype##_BIAS) << 23) + (dtype##_INF & 1))
+#define f16_OVERFLOW       OVERFLOW_OF(f16)
+#define bf16_OVERFLOW      OVERFLOW_OF(bf16)
+#define f8_e4m3fn_OVERFLOW OVERFLOW_OF(f8_e4m3fn)
+#define f8_e5m2_OVERFLOW   OVERFLOW_OF(f8_e5m2)
+#define cb16_OVERFLOW      OVERFLOW_OF(cb16)
+
 /*
- * Rounds to a dtype of `size` bytes. Rounds the bits of a normal number. To a subnormal number it
- * adds a float that has the last bit of the result: the addition rounds.
+ * Rounds to a dtype of `size` bytes: adds a power of two that is so large that the sum's last bit
+ * is the last bit of the result. |bits| from `overflow` on are infinite.
  */
 DEVICE uint32_t quick_round(float x, uint32_t size, uint32_t mantissa, uint32_t bias,
-                            uint32_t infinity)
+                            uint32_t overflow)
 {
-    const uint32_t bits = gsc_float_bits(x), magnitude = bits & 0x7fffffffu;
-    const uint32_t shift = 23 - mantissa, least = (128 - bias) << 23;
-    const uint32_t sum_to = (151 - bias - mantissa) << 23;
-    const uint32_t rounded = magnitude + ((1u << (shift - 1)) - 1) + (magnitude >> shift & 1);
-    uint32_t result = (rounded >> shift) - ((127 - bias) << mantissa);
-    result = result < infinity ? result : infinity;
-    if (magnitude < least)
-        result = gsc_float_bits(gsc_float(magnitude) + gsc_float(sum_to)) - sum_to;
-    return bits >> 31 << (8 * size - 1) | result;
+    const uint32_t bits = gsc_float_bits(x), shift = 23 - mantissa, normal = (128 - bias) << 23;
+    const uint32_t magnitude = least(bits & 0x7fffffffu, overflow);
+    const uint32_t exponent = most(magnitude & f32_INF, normal); /* all subnormals have the same */
+    const uint32_t power = exponent + (shift << 23);
+    const uint32_t sum = gsc_float_bits(gsc_float(magnitude) + gsc_float(power));
+    return bits >> 31 << (8 * size - 1) | (sum - power + ((exponent - normal) >> shift));
 }
 
 /*
@@ -160,10 +171,10 @@ DEVICE uint32_t quick_round(float x, uint32_t size, uint32_t mantissa, uint32_t 
         return x * gsc_float((254u - dtype##_BIAS) << 23);                                         \
     }
 #define QUICK_STORE(dtype)                                                                         \
-    DEVICE dtype##_bits dtype##_quick_store(float x)                                               \
+    DEVICE uint32_t dtype##_quick_store(float x)                                                   \
     {                                                                                              \
-        return (dtype##_bits)quick_round(x, sizeof(dtype##_bits), dtype##_MANTISSA, dtype##_BIAS,  \
-                                         dtype##_INF);                                             \
+        return quick_round(x, sizeof(dtype##_bits), dtype##_MANTISSA, dtype##_BIAS,                \
+                           dtype##_OVERFLOW);                                                      \
     }
 QUICK_NARROW(f8_e4m3fn)
 QUICK_NARROW(cb16)
@@ -176,20 +187,6 @@ DEVICE float f8_e5m2_quick_load(f8_e5m2_bits bits)
 }
 
 /* ---- dtypes ---- */
-
-/* _OVERFLOW: the |bits| of the least multiplying number that is not finite in the dtype. */
-#define f32_OVERFLOW         f32_INF
-#define f64_OVERFLOW         f64_INF
-#define BETWEEN(dtype, bits) /* middle of a number of the dtype and the next */                    \
-    (((bits) << (23 - dtype##_MANTISSA)) + (1u << (22 - dtype##_MANTISSA)) +                       \
-     ((127u - dtype##_BIAS) << 23))
-/* A tie is rounded to even. */
-#define OVERFLOW_OF(dtype) (BETWEEN(dtype, dtype##_INF - 1) + (~(dtype##_INF - 1) & 1))
-#define f16_OVERFLOW       OVERFLOW_OF(f16)
-#define bf16_OVERFLOW      OVERFLOW_OF(bf16)
-#define f8_e4m3fn_OVERFLOW OVERFLOW_OF(f8_e4m3fn)
-#define f8_e5m2_OVERFLOW   OVERFLOW_OF(f8_e5m2)
-#define cb16_OVERFLOW      OVERFLOW_OF(cb16)
 
 typedef struct dtype {
     uint32_t size, mantissa, bias;
@@ -222,27 +219,28 @@ static __constant__ const dtype dtypes[] = {
         {                                                                                          \
             return name##_quick_load(x);                                                           \
         }                                                                                          \
-        static __inline__ __device__ bits store(real x)                                            \
+        static __inline__ __device__ auto store(real x)                                            \
         {                                                                                          \
             return name##_quick_store(x);                                                          \
         }                                                                                          \
     };
 GSC_FOR_DTYPES(TYPE)
 
-/* f8_e4m3fn, f8_e5m2 or cb16 as an output: one copy of the code finds out which when it runs. */
+/* A dtype of at most 16 bits: one copy of the code finds out which when it runs. */
 struct narrow {
     typedef cb16_bits bits; /* the most bits */
+    typedef float real;
     static constexpr uint32_t number = gsc_dtypes;
     uint32_t size, mantissa, bias, infinity, overflow;
 
-    __inline__ __device__ explicit narrow(const dtype &out)
-        : size(out.size), mantissa(out.mantissa), bias(out.bias), infinity((uint32_t)out.infinity),
-          overflow((uint32_t)out.overflow)
+    __inline__ __device__ explicit narrow(const dtype &type)
+        : size(type.size), mantissa(type.mantissa), bias(type.bias),
+          infinity((uint32_t)type.infinity), overflow((uint32_t)type.overflow)
     {
     }
     __inline__ __device__ uint32_t store(float x) const
     {
-        return quick_round(x, size, mantissa, bias, infinity);
+        return quick_round(x, size, mantissa, bias, ~0u); /* no number overflows in quick */
     }
 };
 
@@ -574,20 +572,25 @@ template <uint32_t N, uint32_t offset> INLINED void store_words(const uint32_t *
 }
 
 /* Loads N rows of a thread as vectors. */
-template <class T, uint32_t N> INLINED void load_vectors(quad<T> (&quads)[N], uint64_t from)
+template <class T, uint32_t N>
+INLINED void load_vectors(const T &type, quad<T> (&quads)[N], uint64_t from)
 {
-    for_constants<N>([&](auto u) {
-        load_words<T::size, GSC_LANES * T::size * u.value>(quads[u.value].words, from);
-    });
+    constexpr uint32_t size = sizeof(typename T::bits), row = GSC_LANES * size;
+    if (type.size == size)
+        for_constants<N>(
+            [&](auto u) { load_words<size, row * u.value>(quads[u.value].words, from); });
+    else /* narrow, of a byte */
+        for_constants<N>([&](auto u) {
+            load_words<1, GSC_LANES * u.value>(quads[u.value].words, from);
+            quads[u.value].words[size - 1] = 0;
+        });
 }
 
 /* Makes the compiler issue all loads before it uses one of them. */
 template <class T, uint32_t N> INLINED void issue_all(quad<T> (&quads)[N])
 {
-    UNROLLED for (uint32_t u = 0; u < N; u++)
-    {
-        UNROLLED for (uint32_t w = 0; w < T::size; w++) asm volatile("" : "+r"(quads[u].words[w]));
-    }
+    UNROLLED for (quad<T> &q : quads)
+        UNROLLED for (uint32_t &word : q.words) asm volatile("" : "+r"(word));
 }
 
 /* Loads an element. */
@@ -693,6 +696,32 @@ template <class real, uint32_t N> INLINED auto largest_of(const real (&x)[N][4])
 
 /* ---- quick ---- */
 
+/* Widens a row. Returns bits that are not 0 if an element is not finite but its float is. */
+template <class T, class real>
+INLINED uint32_t quick_load(const T &, const quad<T> &q, real (&x)[4])
+{
+    UNROLLED for (uint32_t k = 0; k < 4; k++) x[k] = T::load(q.get(k));
+    return q.lost();
+}
+
+/* Moves each element to the upper bits of a word, where a float has its sign, and the exponent and
+ * the mantissa on by the bits that a float's exponent has more; then as QUICK_NARROW. */
+INLINED uint32_t quick_load(const narrow &in, const quad<narrow> &q, float (&x)[4])
+{
+    const uint32_t *words = q.words, bytes = in.size == 1;
+    const uint32_t pairs[] = {__byte_perm(words[0], words[1], bytes ? 0x1404 : 0x3210),
+                              __byte_perm(words[0], words[1], bytes ? 0x3424 : 0x7654)};
+    const uint32_t by = 9 + in.mantissa - 8 * in.size, moved = 1u << 31 | 0x7fff0000u >> by;
+    UNROLLED for (uint32_t k = 0; k < 4; k++)
+    {
+        const int32_t upper = (int32_t)(k % 2 == 0 ? pairs[k / 2] << 16 : pairs[k / 2]);
+        x[k] = gsc_float((uint32_t)(upper >> by) & moved) * gsc_float((254 - in.bias) << 23);
+    }
+    /* As quad::lost: from infinity on, a sum reaches the sign. */
+    const uint32_t to_sign = 0x00010001 * (0x8000 - (in.infinity << (16 - 8 * in.size)));
+    return (((pairs[0] & 0x7fff7fff) + to_sign) | ((pairs[1] & 0x7fff7fff) + to_sign)) & 0x80008000;
+}
+
 /* Stores the row of number `u` of those at `to`. */
 template <uint32_t u, class Out, class real>
 INLINED void quick_store(const Out &out, const real (&x)[4], uint64_t to)
@@ -717,26 +746,26 @@ template <uint32_t u> INLINED void quick_store(const narrow &out, const float (&
 
 /* Runs N rows. If a product or a rounded product is not finite, does nothing and returns false. */
 template <class In, class Out, bool adds, uint32_t N, class real>
-INLINED bool quick_rows(const quad<In> *in, const quad<Out> *old, const Out &out, uint64_t to,
-                        bool writes, sums<real> &sum, real m, bool norm)
+INLINED bool quick_rows(const In &in_type, const quad<In> *in, const quad<Out> *old, const Out &out,
+                        uint64_t to, bool writes, sums<real> &sum, real m, bool norm)
 {
     real x[N][4];
     uint32_t lost = 0;
     UNROLLED for (uint32_t u = 0; u < N; u++)
     {
-        lost |= in[u].lost();
-        UNROLLED for (uint32_t k = 0; k < 4; k++)
-        {
-            x[u][k] = In::load(in[u].get(k)) * m;
-            if constexpr (adds)
-                x[u][k] += Out::load(old[u].get(k));
+        lost |= quick_load(in_type, in[u], x[u]);
+        UNROLLED for (uint32_t k = 0; k < 4; k++) x[u][k] *= m;
+        if constexpr (adds) {
+            real y[4];
+            lost |= quick_load(out, old[u], y);
+            UNROLLED for (uint32_t k = 0; k < 4; k++) x[u][k] += y[k];
         }
     }
     const auto largest = largest_of(x);
     if (largest >= out.overflow || lost != 0)
         return false;
     sum.largest = most(sum.largest, largest);
-    if (!adds && norm) /* the pass before the one that adds measured it */
+    if (!adds && norm)
         UNROLLED for (uint32_t u = 0; u < N; u++) UNROLLED for (uint32_t k = 0; k < 4; k++)
             sum.add(k, x[u][k]);
     if (writes)
@@ -753,31 +782,36 @@ INLINED bool quick_rows(const quad<In> *in, const quad<Out> *old, const Out &out
 template <class In, class Out, bool adds> INLINED void quick_steps(thread_tile *tile)
 {
     typedef typename In::real real;
-    constexpr uint32_t step = In::size <= 2 && !adds ? 8 : 4;
-    constexpr uint32_t part = !adds && (In::size == 2 || Out::number == gsc_f16) ? 2 : 1;
+    constexpr uint32_t size = sizeof(typename In::bits);
+    constexpr uint32_t step = size == 8 ? 2 : size <= 2 && !adds ? 8 : 4;
+    constexpr uint32_t part = !adds && (size == 2 || Out::number == gsc_f16) ? 2 : 1;
     const uint64_t from = tile->from, to = tile->to;
     const bool writes = (tile->flags & WRITES) != 0, norm = (tile->flags & NORM) != 0;
     const real m = (real)tile->multiplier;
-    const Out out(dtypes[tile->out_dtype]);
+    const In in_type(dtypes[tile->in_dtype]);
+    /* Two of a type are the same dtype: with one index, its constants are loaded once. */
+    const Out out(dtypes[In::number == Out::number ? tile->in_dtype : tile->out_dtype]);
     const uint32_t end = tile->end;
     uint32_t row = tile->row;
-    sums<real> sum(&tile->partial);
+    const thread_partial none = {};
+    sums<real> sum(adds ? &none : &tile->partial); /* the pass before measured what is added */
     bool finite = true;
     ONE_BY_ONE while (finite && row + step <= end)
     {
         quad<In> in[step];
         quad<Out> old[step];
-        load_vectors(in, from + (uint64_t)row * (GSC_LANES * In::size));
+        load_vectors(in_type, in, from + (uint64_t)row * (GSC_LANES * in_type.size));
         if constexpr (adds) {
-            load_vectors(old, to + (uint64_t)row * (GSC_LANES * Out::size));
+            load_vectors(out, old, to + (uint64_t)row * (GSC_LANES * out.size));
             issue_all(old);
         }
         issue_all(in);
         uint32_t loaded = row + step;
         asm("" : "+r"(loaded)); /* unknown, so that the loop is not unrolled */
         do {
-            finite = quick_rows<In, Out, adds, part>(
-                in, old, out, to + (uint64_t)row * (GSC_LANES * out.size), writes, sum, m, norm);
+            finite = quick_rows<In, Out, adds, part>(in_type, in, old, out,
+                                                     to + (uint64_t)row * (GSC_LANES * out.size),
+                                                     writes, sum, m, norm);
             if (!finite)
                 break;
             UNROLLED for (uint32_t u = part; u < step; u++)
@@ -789,7 +823,8 @@ template <class In, class Out, bool adds> INLINED void quick_steps(thread_tile *
             row += part;
         } while (row < loaded);
     }
-    sum.put(&tile->partial);
+    if constexpr (!adds)
+        sum.put(&tile->partial);
     tile->row = row;
 }
 
@@ -869,7 +904,7 @@ template <class In, class word, class real>
 INLINED void count_not_finite(const row_options<In> &options, thread_partial *partial, uint32_t row,
                               const quad<In> &in, word (&result)[4], real (&x)[4])
 {
-    uint32_t nans = 0, infs = 0, first = ~(uint32_t)0;
+    uint32_t bads = 0, nans = 0, first = ~(uint32_t)0;
     const dtype out = dtypes[options.out];
     UNROLLED for (uint32_t k = 4; k-- > 0;)
     {
@@ -883,17 +918,18 @@ INLINED void count_not_finite(const row_options<In> &options, thread_partial *pa
                             ? bits
                             : convert_nan<word>({In::size, In::mantissa}, out, bits);
         const bool bad = (result[k] & ~options.sign()) >= out.infinity;
+        bads += bad;
         nans += bad && nan;
-        infs += bad && !nan;
         first = bad ? k : first;
         const bool finite =
             !In::loses_infinity || (typename In::bits)(bits & ~In::sign) < In::infinity;
         x[k] = finite && magnitude(x[k]) < bits_of((real)INFINITY) ? x[k] : 0;
     }
     partial->counts[GSC_CUDA_NAN] += nans;
-    partial->counts[GSC_CUDA_INF] += infs;
-    if (nans + infs > 0)
-        partial->first = least(partial->first, options.start + GSC_LANES * row + first);
+    partial->counts[GSC_CUDA_INF] += bads - nans;
+    if (bads > 0)
+        partial->first =
+            least(partial->first, (uint32_t)row_at(options.start + first, row, GSC_LANES));
 }
 
 /* Counts the elements of a row that became zero or subnormal. */
@@ -981,30 +1017,32 @@ INLINED bool full_row(row_options<In> &options, thread_partial *partial, uint64_
  */
 template <class In> SLOW void full(thread_tile *tile)
 {
-    typedef typename In::real real;
-    constexpr uint32_t step = In::size <= 2 ? 4 : 2;
+    constexpr uint32_t step = In::size == 1 ? 8 : In::size == 8 ? 2 : 4;
     row_options<In> options(tile);
+    const uint32_t in_row = GSC_LANES * In::size, out_row = GSC_LANES * dtypes[options.out].size;
     const uint32_t end = tile->end;
     uint32_t row = tile->row;
-    const uint32_t size = GSC_LANES * dtypes[options.out].size; /* of a row of the output */
-    const uint64_t from = tile->from;
-    uint64_t to = row_at(tile->to, row, size);
-    sums<real> sum(&tile->partial);
-    quad<In> in[step];
-    for (uint32_t loaded = row; row < end; row++, to += size) {
-        if (row == loaded) {
-            const uint64_t at = row_at(from, row, GSC_LANES * In::size);
-            loaded += step;
-            if (options.is(VECTORS) && loaded <= end) {
-                load_vectors(in, at);
-            } else {
-                UNROLLED for (uint32_t u = 0; u < step; u++) /* can load the last row again */
-                    in[u] = load_elements<In>(at + GSC_LANES * In::size * least(u, end - 1 - row));
-            }
+    const uint64_t from = tile->from, to = tile->to;
+    sums<typename In::real> sum(&tile->partial);
+    bool handled = true;
+    ONE_BY_ONE while (handled && row < end)
+    {
+        quad<In> in[step];
+        if (options.is(VECTORS) && row + step <= end) {
+            load_vectors(In(), in, row_at(from, row, in_row));
+        } else {
+            UNROLLED for (uint32_t u = 0; u < step; u++) /* can load the last row again */
+                in[u] = load_elements<In>(row_at(from, least(row + u, end - 1), in_row));
         }
-        if (!full_row(options, &tile->partial, to, sum, row, in[0]))
-            break;
-        UNROLLED for (uint32_t u = 1; u < step; u++) in[u - 1] = in[u];
+        uint32_t loaded = least(row + step, end);
+        asm("" : "+r"(loaded)); /* unknown, so that the loop is not unrolled */
+        do {
+            handled = full_row(options, &tile->partial, row_at(to, row, out_row), sum, row, in[0]);
+            if (!handled)
+                break;
+            UNROLLED for (uint32_t u = 1; u < step; u++) in[u - 1] = in[u];
+            row++;
+        } while (row < loaded);
     }
     sum.put(&tile->partial);
     tile->partial.units = options.counts;
@@ -1015,18 +1053,17 @@ template <class In> SLOW void full(thread_tile *tile)
 
 /* The pairs that quick runs faster than full. */
 #define FOR_QUICK(X)                                                                               \
-    FOR_SUMS(X)                                                                                    \
+    FOR_SAME(X)                                                                                    \
     X(f32, f16)                                                                                    \
-    X(f32, bf16)
-/* The pairs for accumulated gradients. */
-#define FOR_SUMS(X)                                                                                \
-    X(f32, f32)                                                                                    \
-    X(f16, f16)                                                                                    \
-    X(bf16, bf16)                                                                                  \
+    X(f32, bf16)                                                                                   \
     X(f16, f32)                                                                                    \
     X(bf16, f32)                                                                                   \
     X(f8_e4m3fn, f32)                                                                              \
     X(f8_e5m2, f32)
+#define FOR_SAME(X)                                                                                \
+    X(f32, f32)                                                                                    \
+    X(f16, f16)                                                                                    \
+    X(bf16, bf16)
 
 /* Returns true if `data` is aligned to load or store `n` elements at a time. */
 DEVICE bool is_aligned(uint32_t type, const unsigned char *data, uint32_t n)
@@ -1052,7 +1089,13 @@ DEVICE void rows_of_pair(thread_tile *tile, bool plain)
         }
     } else if (tile->flags & ADDS) {
         switch (pair) {
-            FOR_SUMS(ADD)
+            FOR_SAME(ADD)
+            ADD(f64, f64)
+        default:
+            if (tile->flags & SAME)
+                return quick_add<narrow, narrow>(tile);
+            if (tile->out_dtype == gsc_f32)
+                return quick_add<narrow, f32>(tile);
         }
     } else {
         switch (pair) {

@@ -378,18 +378,19 @@ def list_share(row, device, latency, launch, blocks, tensors):
 ROUNDING = {
     "f16": r"F2FP?\..*F16",
     "bf16": r"IADD3 .*\b0x7fff\b",
-    "cb16": r"IADD3 .*\b0x1fff\b",
-    "f8_e4m3fn": r"IADD3 .*\b0x7ffff\b",
-    "f8_e5m2": r"IADD3 .*\b0xfffff\b",
+    "cb16": r"V?IADD3? .*\b0x7000000\b",
+    "f8_e4m3fn": r"V?IADD3? .*\b0xa000000\b",
+    "f8_e5m2": r"V?IADD3? .*\b0xa800000\b",
 }
-# The outputs of a function for "narrow" ones, which decides at run time which it is.
+# The dtypes of a function for "narrow" ones, which decides at run time which it is; as an input also f16 and bf16.
 NARROW = ("cb16", "f8_e5m2", "f8_e4m3fn")
 OPERATIONS = {"store": "store", "check": "check", "clip": "clip", "clamp": "clip", "add": "add", "accumulate": "add"}
 
 
-def ways(loop, named, out=None):
+def ways(loop, named, out=None, dtype=None):
     """By operation: the way around, that without loads, if those are of several rounds, the loads and the stores.
-    `named`: the operation that the function's name tells; `out`: the output's dtype, if the function decides it."""
+    `named`: the operation that the function's name tells; `out`: the output's dtype, if the function decides it, and
+    `dtype`: then the input's."""
 
     def roundings(dtype):
         pattern = re.compile(ROUNDING.get(dtype, "$"))
@@ -422,6 +423,9 @@ def ways(loop, named, out=None):
         of_out = of_size(olds | stores, SIZES[out])
         foreign |= {i for i in (olds | stores) - of_out if i.always}
         olds, stores = olds & of_out, stores & of_out
+        of_in = of_size(loads, SIZES[dtype])
+        foreign |= {i for i in loads - of_in if i.always}
+        loads = loads & of_in
     if named not in (None, "add"):
         loads, olds = loads | olds, set()
     # Is it added to, is it written, as vectors, and what is wanted of the way most of all: then few instructions.
@@ -472,13 +476,16 @@ def ways(loop, named, out=None):
             yield operation, way, again, read, written
 
 
-def outputs(dtypes):
-    """The dtypes of the output: the second of two; or float to each, and others to themselves and float."""
-    if "narrow" in dtypes:
-        return NARROW
-    if len(dtypes) > 1 or dtypes[0] == "f64":
-        return dtypes[-1:]
-    return [dtype for dtype in SIZES if dtype in (dtypes[0], "f32") or (dtypes[0] == "f32" and dtype != "f64")]
+def pairs(dtypes):
+    """The dtypes of the input and the output: two; or one, float to each, and others to themselves and float."""
+    first, last = dtypes[0], dtypes[-1]
+    if first == "narrow":
+        return [(d, d) for d in NARROW] if last == "narrow" else [(d, last) for d in SIZES if SIZES[d] <= 2]
+    if last == "narrow":
+        return [(first, out) for out in NARROW]
+    if len(dtypes) > 1 or first == "f64":
+        return [(first, last)]
+    return [(first, out) for out in SIZES if out in (first, "f32") or (first == "f32" and out != "f64")]
 
 
 def rows_of(text, architecture, clock):
@@ -497,16 +504,16 @@ def rows_of(text, architecture, clock):
         named = OPERATIONS[words[0]] if words else None
         times, stores = 1, []  # that a loop within goes around: its stores are a row's, where the loads are of all
         several = (
-            (out, way)
-            for out in outputs(dtypes)
-            for way in ways(loop, named, out if len(outputs(dtypes)) > 1 else None)
+            (dtype, out, way)
+            for dtype, out in pairs(dtypes)
+            for way in ways(loop, named, out if len(pairs(dtypes)) > 1 else None, dtype)
         )
-        for out, (operation, way, again, read, written) in several:
+        for dtype, out, (operation, way, again, read, written) in several:
             if operation == "slowest" and "quick" in name:  # it leaves the loop for other content
                 continue
-            label = f"{name.split('<')[0]}<{dtypes[0]}, {out}>"
+            label = f"{name.split('<')[0]}<{dtype}, {out}>"
             loaded = sum(i.bytes for i in read if i in loop.loads)
-            elements = loaded // SIZES[dtypes[0]]
+            elements = loaded // SIZES[dtype]
             stored = sum(i.bytes for i in written)
             if written:
                 times, stores = elements * SIZES[out] // stored, written
@@ -524,7 +531,7 @@ def rows_of(text, architecture, clock):
                     "architecture": architecture,
                     "kernel": kernel.removeprefix("gsc_cuda_"),
                     "function": label,
-                    "in": dtypes[0],
+                    "in": dtype,
                     "out": out,
                     "operation": operation,
                     "elements": elements,
