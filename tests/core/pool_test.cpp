@@ -112,12 +112,6 @@ class Gradients {
     gsc_report report;
 };
 
-gsc_status create(uint32_t threads, gsc_context **out, gsc_error *err = nullptr)
-{
-    const gsc_cpu_options options = {GSC_CPU_OPTIONS_SIZE, threads, nullptr, nullptr};
-    return gsc_context_create_cpu(&options, out, err);
-}
-
 /* Whether body is true in a forked process, which has seconds for it. */
 template <class Check> bool in_child(Check body)
 {
@@ -312,6 +306,12 @@ TEST_CASE("threads without work use no time", "[pool]")
 #define __has_feature(name) 0
 #endif
 #if !__has_feature(address_sanitizer) // which ends the process if its own memory is refused
+gsc_status create(uint32_t threads, gsc_context **out, gsc_error *err)
+{
+    const gsc_cpu_options options = {GSC_CPU_OPTIONS_SIZE, threads, nullptr, nullptr};
+    return gsc_context_create_cpu(&options, out, err);
+}
+
 TEST_CASE("running out of memory is an error", "[pool]")
 {
     void *none = nullptr;
