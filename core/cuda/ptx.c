@@ -2,7 +2,7 @@
 /*
  * Generated from kernels.cu by ptx.py. Do not edit.
  * compiler: Debian clang version 14.0.6
- * sources: 58402375f1a2ea33d1036f07aea4a35bf93bf91ae9bcb38147752af1aaced5db
+ * sources: 057c5d5dcccfa05c2a258f1e9288675042e29c6a7e6585d1f967815133c54a04
  */
 #include "launch.h"
 

@@ -7,7 +7,6 @@ import sys
 
 import numpy as np
 from ml_dtypes import bfloat16
-from replay import mapping
 
 from gradscaler import Scaler, Want
 
@@ -18,6 +17,10 @@ FACTOR = "scale:d inverse:d scale_f32:f inverse_f32:f generation:Q"
 STATE = "log2_mean:d log2_slow_mean:d log2_mean_square:d log2_zero_weight:d log2_slow_zero_weight:d "
 STATE += "good_steps:q steps_since_change:q overflows_since_reset:q failed_backoffs:q events:I status:i "
 STATE += "total_overflows:q total_growths:q total_backoffs:q skip_f32:f"
+
+
+def number(text):
+    return float.fromhex(text) if "x" in text else int(text)
 
 
 def read(file, layout):
@@ -33,7 +36,8 @@ def packed(thing, fields):
 def main():
     with open(sys.argv[1], "rb") as file:
         preset, settings = file.readline().decode().split()
-        scaler = Scaler(preset, **mapping(settings))
+        fields = dict(item.split("=") for item in settings.split(","))
+        scaler = Scaler(preset, **{name: number(text) for name, text in fields.items()})
         steps, tensors = read(file, "<II")
         table = [read(file, "<IIQ") for _ in range(tensors)]
         digest = hashlib.sha256()
