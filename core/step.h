@@ -223,8 +223,10 @@ static inline int gsc_is_unfilled(const gsc_report *r)
 }
 
 #ifndef __CUDA_ARCH__ /* nvcc has no vectors on a device */
-/* Returns 1 if the 8 words from elements to clamped are 0 or above, and the 16 from number to the
-   end are 0. By pairs, which no compiler makes by itself, a merge takes a sixth less time. */
+/*
+ * Returns 1 if the 8 words from elements to clamped are 0 or above, and the 16 from number to the
+ * end are 0. By pairs, which no compiler makes by itself, a merge takes a sixth less time.
+ */
 static inline int gsc_report_is_usual(const gsc_report *r)
 {
     typedef uint64_t pair __attribute__((vector_size(16), aligned(8), may_alias));

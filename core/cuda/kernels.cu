@@ -704,8 +704,10 @@ INLINED uint32_t quick_load(const T &, const quad<T> &q, real (&x)[4])
     return q.lost();
 }
 
-/* Moves each element to the upper bits of a word, where a float has its sign, and the exponent and
- * the mantissa on by the bits that a float's exponent has more; then as QUICK_NARROW. */
+/*
+ * Moves each element to the upper bits of a word, where a float has its sign, and the exponent and
+ * the mantissa on by the bits that a float's exponent has more; then as QUICK_NARROW.
+ */
 INLINED uint32_t quick_load(const narrow &in, const quad<narrow> &q, float (&x)[4])
 {
     const uint32_t *words = q.words, bytes = in.size == 1;

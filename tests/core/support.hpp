@@ -57,8 +57,7 @@ inline std::string place(const gsc_error &err)
            (field.empty() ? "" : "." + field);
 }
 
-/* Claims what holds of every error: its parts say the same, and its sentence is for any language.
- */
+/* Claims what holds of every error: its parts agree, and its sentence is for any language. */
 inline void check_error(const gsc_error &err, gsc_status status)
 {
     const auto ends = [](const auto &text) { return std::memchr(text, 0, sizeof text) != nullptr; };
