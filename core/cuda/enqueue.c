@@ -163,7 +163,7 @@ static gsc_status tensors(const gsc_exec *exec, const gsc_job *job, gsc_error *e
         GSC_TRY(launch_chunks(exec, job, &workspace->add, err));
     if (!job->report && !job->per_tensor && !job->histogram)
         return GSC_OK;
-    if (job->chunks > 0 && (job->want & (GSC_WANT_NORM | GSC_WANT_AMAX))) {
+    if (job->chunks > GSC_RUN && (job->want & GSC_WANT_NORM)) {
         const gsc_cuda_fold_parameter fold = {&workspace->call};
         const uint32_t blocks = (uint32_t)((job->chunks - 1) / GSC_CUDA_THREADS + 1);
         GSC_TRY(gsc_cuda_launch(exec, GSC_CUDA_fold, blocks, GSC_CUDA_THREADS, &fold, err));

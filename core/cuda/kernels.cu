@@ -72,7 +72,9 @@ static __inline__ __device__ uint32_t __shfl_down_sync(uint32_t lanes, uint32_t 
     }
 RED(global, add, add.u64, int64_t, "l")
 RED(global, min, min.s64, int64_t, "l")
+RED(global, max, max.u64, uint64_t, "l")
 RED(shared, add, add.u32, uint32_t, "r")
+RED(shared, max, max.u64, uint64_t, "l")
 RED(shared, min, min.u32, uint32_t, "r")
 #undef RED
 
@@ -1238,18 +1240,6 @@ SLOW void begin_calls(gsc_cuda_workspace *w, const gsc_factor *from, bool by_sca
     call->in_double = add->in_double = exponent == 0 || exponent == 255;
 }
 
-DEVICE gsc_cuda_record record_of(uint32_t first, uint32_t end, uint32_t last, uint32_t complex)
-{
-    gsc_cuda_record record;
-    memset(&record, 0, sizeof record);
-    record.first_element = INT64_MAX;
-    record.first_chunk = first;
-    record.chunks = end - first;
-    if (end > first)
-        record.elements = ((int64_t)(end - first - 1) * GSC_CHUNK + last + 1) >> complex;
-    return record;
-}
-
 /* Writes the call, and tensor i of the launch with thread i. P: a parameter of either kernel. */
 template <class P> INLINED void write_list(const P &p)
 {
@@ -1274,8 +1264,12 @@ template <class P> INLINED void write_list(const P &p)
     to->last = p.tensors[i + 1].last;
     to->in_dtype = p.tensors[i + 1].in_dtype;
     to->out_dtype = p.tensors[i + 1].out_dtype;
-    p.header.call.records[p.header.first_tensor + i] =
-        record_of(p.tensors[i].end, to->end, to->last, to->in_dtype / GSC_CUDA_COMPLEX);
+    gsc_cuda_record record;
+    memset(&record, 0, sizeof record);
+    record.first_chunk = p.tensors[i].end;
+    record.chunks = to->end - record.first_chunk;
+    record.first_element = INT64_MAX;
+    p.header.call.records[p.header.first_tensor + i] = record;
 }
 
 KERNEL(begin)
@@ -1308,10 +1302,12 @@ INLINED uint32_t find_tensor(const gsc_cuda_call *call, uint32_t chunk)
     return begin;
 }
 
-/* The shared memory of a chunk's threads. */
+/* The results of a chunk. */
 typedef struct chunk_shared {
-    double narrow[16], wide[16], amax[16]; /* of the chunk's blocks */
+    double sums[GSC_CHUNK / GSC_BLOCK]; /* of squares, of its blocks */
+    uint64_t amax;                      /* its |bits| */
     uint32_t counts[GSC_CUDA_COUNTS], first, bins[GSC_BINS];
+    uint32_t untrusted; /* float sums that cannot be trusted */
 } chunk_shared;
 
 /* The lanes of a thread: its sums of squares, and their largest magnitude. */
@@ -1358,19 +1354,15 @@ INLINED void count_bins(const gsc_cuda_call *call, uint32_t *bins, const unsigne
 
 /* Writes the results of chunk `index` of the call, number `before` of its tensor. One thread. */
 DEVICE void commit(const gsc_cuda_call *call, const chunk_shared *s, uint64_t tensor,
-                   uint32_t complex, bool in_double, uint32_t n, uint32_t before, uint32_t index)
+                   uint32_t complex, uint32_t before, uint32_t index)
 {
     gsc_cuda_record *record = &call->records[tensor];
     gsc_cuda_chunk *chunk = &call->chunks[index];
-    double sum = 0, amax = 0;
-    ONE_BY_ONE for (uint32_t b = 0; b * GSC_BLOCK < n; b++)
-    {
-        sum += !in_double && is_trusted(s->narrow[b]) ? s->narrow[b] : s->wide[b];
-        amax = most(amax, s->amax[b]);
-    }
+    double sum = 0;
+    ONE_BY_ONE for (uint32_t b = 0; b < GSC_CHUNK / GSC_BLOCK; b++) sum += s->sums[b];
     chunk->sum_squares = sum;
-    chunk->amax = amax;
     chunk->index = before;
+    global_max(&record->amax, s->amax);
     ONE_BY_ONE for (int k = 0; k < GSC_CUDA_COUNTS; k++) if (s->counts[k])
         global_add(&record->counts[k], (int64_t)s->counts[k]);
     if (s->first != ~(uint32_t)0) {
@@ -1394,8 +1386,13 @@ KERNEL(chunks)
         s.bins[t] = 0;
     if (t < GSC_CUDA_COUNTS)
         s.counts[t] = 0;
-    if (t == 0)
+    if (t < GSC_CHUNK / GSC_BLOCK)
+        s.sums[t] = 0;
+    if (t == 0) {
         s.first = ~(uint32_t)0;
+        s.untrusted = 0;
+        s.amax = 0;
+    }
     __syncthreads();
 
     const uint32_t tensor_index = find_tensor(call, index);
@@ -1439,6 +1436,7 @@ KERNEL(chunks)
         shared_add(&s.counts[k], partial.counts[k]);
     if (partial.first != ~(uint32_t)0)
         shared_min(&s.first, partial.first);
+    bool done = tile.n == 0 || !(call->want & GSC_WANT_NORM);
     ONE_BY_ONE for (bool wide = in_double;; wide = true) /* the double sums only if needed */
     {
         lane_sums lanes = {{}, partial.amax};
@@ -1446,21 +1444,20 @@ KERNEL(chunks)
             wide ? partial.wide[k] : partial.narrow[k];
         lanes = warp_sum(lanes, GSC_CUDA_THREADS * GSC_BLOCK / GSC_CHUNK);
         if (t % 16 == 0) { /* the first thread of a block has the sums of its lanes */
-            (wide ? s.wide : s.narrow)[b] =
-                (lanes.sums[0] + lanes.sums[2]) + (lanes.sums[1] + lanes.sums[3]);
-            s.amax[b] = lanes.amax;
+            const double sum = (lanes.sums[0] + lanes.sums[2]) + (lanes.sums[1] + lanes.sums[3]);
+            shared_max(&s.amax, gsc_double_bits(lanes.amax));
+            if (!done)
+                s.sums[b] = sum;
+            done |= wide || is_trusted(sum);
+            if (!done)
+                shared_add(&s.untrusted, 1);
         }
         __syncthreads();
-        bool done = true;
-        ONE_BY_ONE for (uint32_t i = 0; !wide && i * GSC_BLOCK < n; i++)
-        {
-            done &= is_trusted(s.narrow[i]);
-        }
-        if (done)
+        if (wide || !s.untrusted)
             break;
     }
     if (t == 0)
-        commit(call, &s, tensor_index, complex, in_double, n, before, index);
+        commit(call, &s, tensor_index, complex, before, index);
     if (t < GSC_BINS && s.bins[t])
         global_add(&call->bins[t], (int64_t)s.bins[t]);
 }
@@ -1471,7 +1468,7 @@ KERNEL(chunks)
  */
 KERNEL(fold)
 {
-    SHARED double sums[GSC_CUDA_THREADS + GSC_RUN], amax[GSC_CUDA_THREADS + GSC_RUN];
+    SHARED double sums[GSC_CUDA_THREADS + GSC_RUN];
     SHARED uint32_t begins[GSC_CUDA_THREADS + GSC_RUN]; /* 1: the chunk begins a run */
     const gsc_cuda_call *call = p.call;
     const uint64_t tile = (uint64_t)blockIdx.x * GSC_CUDA_THREADS;
@@ -1481,20 +1478,15 @@ KERNEL(fold)
     for (uint32_t i = t; i < GSC_CUDA_THREADS + GSC_RUN; i += GSC_CUDA_THREADS) {
         const gsc_cuda_chunk *chunk = &call->chunks[tile + i];
         begins[i] = tile + i >= call->all_chunks || chunk->index % GSC_RUN == 0;
-        if (!begins[i] || (i < GSC_CUDA_THREADS && tile + i < call->all_chunks)) {
+        if (!begins[i] || (i < GSC_CUDA_THREADS && tile + i < call->all_chunks))
             sums[i] = chunk->sum_squares;
-            amax[i] = chunk->amax;
-        }
     }
     __syncthreads();
     if (begins[t] && tile + t < call->all_chunks) {
-        double sum = sums[t], largest = amax[t];
-        for (uint32_t i = t + 1; i < t + GSC_RUN && !begins[i]; i++) {
+        double sum = sums[t];
+        for (uint32_t i = t + 1; i < t + GSC_RUN && !begins[i]; i++)
             sum += sums[i];
-            largest = most(largest, amax[i]);
-        }
         call->chunks[tile + t].sum_squares = sum;
-        call->chunks[tile + t].amax = largest;
     }
 }
 
@@ -1539,14 +1531,12 @@ DEVICE gsc_report report_of(const gsc_cuda_call *call, const gsc_policy *policy,
 DEVICE double finish_tensor(const gsc_cuda_call *call, list_partial *partial, uint64_t index)
 {
     const gsc_cuda_record record = call->records[index];
-    const bool measured = (call->want & (GSC_WANT_NORM | GSC_WANT_AMAX)) && call->status == GSC_OK;
-    double sum = 0, amax = 0;
-    _Pragma("unroll 8") for (uint32_t i = 0; measured && i < record.chunks; i += GSC_RUN)
-    {
-        const gsc_cuda_chunk *run = &call->chunks[record.first_chunk + i];
-        sum += run->sum_squares;
-        amax = most(amax, run->amax);
-    }
+    const bool measured = call->want & GSC_WANT_NORM && call->status == GSC_OK;
+    const uint32_t run = call->all_chunks > GSC_RUN ? GSC_RUN : 1; /* chunks of a sum */
+    const double amax = gsc_double(record.amax);
+    double sum = 0;
+    _Pragma("unroll 8") for (uint32_t i = 0; measured && i < record.chunks; i += run) sum +=
+        call->chunks[record.first_chunk + i].sum_squares;
     partial->amax = most(partial->amax, amax);
     UNROLLED for (int k = 0; k < GSC_CUDA_COUNTS; k++) partial->counts[k] += record.counts[k];
     const bool bad = record.first_element != INT64_MAX;
@@ -1554,8 +1544,10 @@ DEVICE double finish_tensor(const gsc_cuda_call *call, list_partial *partial, ui
         partial->first = least(partial->first, index);
     if (call->per_tensor) {
         gsc_report r = report_of(call, NULL, record.counts, amax, sum);
-        if (call->status == GSC_OK)
-            r.elements = record.elements;
+        const gsc_cuda_tensor tensor = call->list[index];
+        if (call->status == GSC_OK && record.chunks > 0)
+            r.elements = ((record.chunks - (int64_t)1) * GSC_CHUNK + tensor.last + 1) >>
+                         tensor.in_dtype / GSC_CUDA_COMPLEX;
         r.first_tensor = bad ? (int64_t)index : 0;
         r.first_element = bad ? record.first_element : 0;
         call->per_tensor[index] = r;

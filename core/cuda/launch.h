@@ -6,8 +6,8 @@
  * A call on tensors launches `begin`, which writes the call and GSC_CUDA_TENSORS tensors of the
  * list into the workspace. Further launches write the rest of the list: of `begin`, or of `many`
  * with GSC_CUDA_MANY tensors. Then each pass over the list is a launch of `chunks`. If a result is
- * wanted, `fold` adds the sums and `finish` makes the reports. Every other call is one launch of
- * `step`.
+ * wanted, `fold` adds the sums of a list of more than GSC_RUN chunks, and `finish` makes the
+ * reports. Every other call is one launch of `step`.
  */
 #ifndef GSC_CUDA_LAUNCH_H
 #define GSC_CUDA_LAUNCH_H
@@ -57,16 +57,15 @@ typedef struct gsc_cuda_tensor {
 
 /* The results of a tensor, in 64 bytes. Its chunks add to the record in any order. */
 typedef struct gsc_cuda_record {
-    uint32_t first_chunk, chunks; /* chunks and elements are 0 for an empty tensor */
-    int64_t elements;
+    uint32_t first_chunk, chunks;
+    uint64_t amax; /* its |bits| */
     int64_t counts[GSC_CUDA_COUNTS];
     int64_t first_element; /* the first that is not finite; INT64_MAX: none */
 } gsc_cuda_record;
 
-/* The measurements of a chunk. After `fold`, the first chunk of a run has those for the run. */
 typedef struct gsc_cuda_chunk {
-    double sum_squares, amax;
-    uint64_t index; /* number of the chunk in its tensor */
+    double sum_squares; /* after `fold`, the first chunk of a run has the sum of the run */
+    uint64_t index;     /* number of the chunk in its tensor */
 } gsc_cuda_chunk;
 
 /* A call, in the workspace. `begin` sets the fields that depend on the factor. */

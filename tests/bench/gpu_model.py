@@ -47,6 +47,7 @@ DEVICES = {
     "H200": (90, 1.98, 4300, 132, (650, 900), 228, 2048),
 }
 CEILING = 0.95  # of copy, of a kernel of loads and stores alone
+PORT = 64  # bytes of a cycle that a processor gets at most, if few have work
 SHORT = 25  # cycles
 SCHEDULERS, WARP, BLOCK = 4, 32, 256
 # ns of a launch after another, with a kernel that does next to nothing. On a GB200 a copy of 3,846,148 bytes, which is
@@ -56,7 +57,7 @@ LAUNCH = 1182, 1796
 # Latencies that a block waits for its call, its place in the list, its tensor, the one before, and at its end; those
 # that begin, fold and finish wait for, one after the other.
 BLOCK_LATENCIES, LAUNCH_LATENCIES = 5, {"begin": 2, "fold": 3, "finish": 5}
-CHUNK = 65536
+CHUNK, RUN = 65536, 64
 LISTS = {"GPT-2": models.counts_of_gpt(*models.GPT2), "1M": [1 << 20]}  # elements of tensors
 SIZES = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2, "cb16": 2, "f8_e4m3fn": 1, "f8_e5m2": 1}
 
@@ -324,7 +325,8 @@ def share(row, device, latency, warps, processors=None):
     """Of copy bandwidth, by a row's counts; `warps` of a scheduler, `latency` in ns."""
     _, clock, copy, all_processors, *_ = DEVICES[device]
     processors = processors or all_processors
-    memory = WARP * row["bytes"] / (copy * CEILING / processors)  # ns of a round: of a processor's part of the memory,
+    part = min(copy * CEILING / processors, PORT * clock)
+    memory = WARP * row["bytes"] / part  # ns of a round: of a processor's part of the memory,
     issue = row["busiest_cycles"] / clock  # of its scheduler,
     alone = (row["cycles"] - row["instructions"]) / clock + row["exposed"] * latency  # and of the warp itself
     at_issue = at_memory = 1.0
@@ -333,7 +335,7 @@ def share(row, device, latency, warps, processors=None):
         in_memory = memory * (1 + at_memory * (SCHEDULERS * warps - 1) / warps)
         rounds = warps / (alone + in_issue + in_memory)
         at_issue, at_memory = (at_issue + rounds * in_issue) / 2, (at_memory + rounds * in_memory) / 2
-    return CEILING * rounds * SCHEDULERS * memory
+    return rounds * SCHEDULERS * WARP * row["bytes"] * processors / copy
 
 
 def blocks_time(row, device, latency, blocks, sizes):
@@ -366,8 +368,10 @@ def list_share(row, device, latency, launch, blocks, tensors):
     """Of copy bandwidth, for a call on a list of tensors: unscale, with a report."""
     chunks = [min(CHUNK, n - i) for n in tensors for i in range(0, n, CHUNK)]
     per_element = row["bytes"] / row["elements"]
-    others = ["begin", *(["fold"] if "norm" in row["operation"] else []), "finish"]
-    time = (1 + len(others)) * launch + sum(LAUNCH_LATENCIES[kernel] for kernel in others) * latency
+    sums, folds = len(chunks) * ("norm" in row["operation"]), len(chunks) > RUN
+    others = ["begin", *(["fold"] if sums and folds else []), "finish"]
+    waits = sum(LAUNCH_LATENCIES[kernel] for kernel in others) + (0 if folds else sums // 8)  # finish loads 8 at a time
+    time = (1 + len(others)) * launch + waits * latency
     time += blocks_time(row, device, latency, blocks, [n * per_element for n in chunks])
     return sum(tensors) * per_element / time / DEVICES[device][2]
 

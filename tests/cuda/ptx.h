@@ -268,6 +268,11 @@ static inline void red_min_u32(u32 *to, u32 x)
     *to = x < *to ? x : *to;
 }
 
+static inline void red_max_u64(u64 *to, u64 x)
+{
+    *to = x > *to ? x : *to;
+}
+
 static inline void red_min_s64(s64 *to, u64 x)
 {
     *to = (s64)x < *to ? (s64)x : *to;
