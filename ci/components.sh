@@ -91,7 +91,7 @@ riscv() { # the core on 64-bit RISC-V, emulated: plain C, where a NaN that goes 
     xargs -d '\n' -P 2 -n 1 qemu-riscv64-static -L /usr/riscv64-linux-gnu build/riscv/tests/core/core_tests
 }
 
-abi() { # callers, foreign clients, clients of older headers and of each release
+abi() { # recipes in C and C++, foreign clients, clients of older headers and of each release
   ctests release abi
 }
 

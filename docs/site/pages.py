@@ -31,7 +31,7 @@ MODULES = (
     "gradscaler.roundpipe",
     "gradscaler.cerebras",
 )
-# The programs of tests/abi/callers that a section of C's reference shows.
+# The programs of bindings/c/examples/recipes that a section of C's reference shows.
 C_EXAMPLES = {
     "Where a call runs": ["threads"],
     "Factor": ["offloaded", "delayed"],
@@ -293,8 +293,8 @@ def c_item(names, item):
 
 
 def c_example(name):
-    """The program of tests/abi/callers as a block that opens."""
-    code = (ROOT / f"tests/abi/callers/{name}.c").read_text().partition("\n")[2]
+    """The program of bindings/c/examples/recipes as a block that opens."""
+    code = (ROOT / f"bindings/c/examples/recipes/{name}.c").read_text().partition("\n")[2]
     return directive("dropdown", f"Example: {name}.c", f"```c\n{code}```")
 
 

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[3]
 GUIDE = (ROOT / "docs/checkpoints.md").read_text()
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", GUIDE, re.M | re.S)
 TESTED = [
-    ("checkpoints", "c", "tests/abi/callers/checkpoint.c"),
+    ("checkpoints", "c", "bindings/c/examples/recipes/checkpoint.c"),
     ("checkpoints", "elixir", "bindings/elixir/lib/grad_scaler/checkpoint.ex"),
     ("checkpoints", "rust", "bindings/rust/gradscaler/src/checkpoint.rs"),
     ("ranks", "c", "bindings/c/examples/mpi_digits.c"),

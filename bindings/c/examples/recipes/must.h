@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The callers are small complete programs, which compile as C99 and as C++17. In each the functions
+ * The recipes are small complete programs, which compile as C99 and as C++17. In each the functions
  * come first that a framework would have, then a main that plays the framework.
  */
 #ifndef MUST_H
