@@ -114,9 +114,9 @@ static gsc_status launch_begin(const gsc_exec *exec, const gsc_job *job,
 
 /* Launches a pass over the list. */
 static gsc_status launch_chunks(const gsc_exec *exec, const gsc_job *job, const gsc_cuda_call *call,
-                                gsc_error *err)
+                                const gsc_cuda_tensor *list, gsc_error *err)
 {
-    const gsc_cuda_chunks_parameter p = {call};
+    const gsc_cuda_chunks_parameter p = {call, list, (uint32_t)job->n};
     if (job->chunks == 0)
         return GSC_OK;
     return gsc_cuda_launch(exec, GSC_CUDA_chunks, (uint32_t)job->chunks, GSC_CUDA_THREADS, &p, err);
@@ -158,9 +158,9 @@ static gsc_status tensors(const gsc_exec *exec, const gsc_job *job, gsc_error *e
     for (uint64_t i = 0; job->histogram && i < job->n; i++)
         header.call.histogram_elements += (int64_t)sampled_elements(&job->in[i]);
     GSC_TRY(launch_begin(exec, job, &header, err));
-    GSC_TRY(launch_chunks(exec, job, &workspace->call, err));
+    GSC_TRY(launch_chunks(exec, job, &workspace->call, list, err));
     if (adds)
-        GSC_TRY(launch_chunks(exec, job, &workspace->add, err));
+        GSC_TRY(launch_chunks(exec, job, &workspace->add, list, err));
     if (!job->report && !job->per_tensor && !job->histogram)
         return GSC_OK;
     if (job->chunks > GSC_RUN && (job->want & GSC_WANT_NORM)) {

@@ -1138,7 +1138,7 @@ DEVICE void set_options(thread_tile *tile, bool in_double)
     tile->from = __cvta_generic_to_global(tile->in) + tile->lane * dtypes[in].size;
     tile->to = __cvta_generic_to_global(tile->out) + tile->lane * dtypes[out].size;
     tile->multiplier = in_double ? call->multiplier : (double)call->multiplier_f32;
-    tile->limit = call->limits[out];
+    tile->limit = 0;
     tile->limit_bits = 0;
     tile->overflow = dtypes[out].overflow;
     uint32_t flags = 0;
@@ -1152,6 +1152,7 @@ DEVICE void set_options(thread_tile *tile, bool in_double)
     flags |= in == out && tile->multiplier == 1 ? COPIES_NAN : 0;
     if (call->operation == GSC_CUDA_CLAMP) {
         flags |= CLAMPS;
+        tile->limit = call->limits[out];
         tile->overflow = in == gsc_f64 ? f64_INF : f32_INF;
         tile->limit_bits = round_to(out, in == gsc_f64 ? tile->limit : (double)(float)tile->limit);
     }
@@ -1282,24 +1283,35 @@ KERNEL(many)
     write_list(p);
 }
 
-/* Returns the tensor of a chunk: the first that ends after it. */
-INLINED uint32_t find_tensor(const gsc_cuda_call *call, uint32_t chunk)
+/* The tensor of a chunk, and its number in the list. */
+typedef struct chunk_tensor {
+    gsc_cuda_tensor tensor;
+    uint32_t index, first_chunk;
+} chunk_tensor;
+
+/* Finds the tensor of a chunk, the first that ends after it. All threads search, and what they
+ * compare is what is wanted in the end: few waits for memory. */
+INLINED void find_tensor(chunk_tensor *found, const gsc_cuda_tensor *list, uint32_t n,
+                         uint32_t chunk)
 {
-    SHARED uint32_t part; /* the part of the list that has the tensor */
-    const gsc_cuda_tensor *list = call->list;
-    uint32_t begin = 0, n = (uint32_t)call->tensors;
-    ONE_BY_ONE while (n > 1)
-    { /* all threads search: few waits for memory */
+    uint32_t begin = 0;
+    ONE_BY_ONE for (;;)
+    {
         const uint32_t step = (n + GSC_CUDA_THREADS - 1) / GSC_CUDA_THREADS;
         const uint32_t mine = begin + threadIdx.x * step, end = least(mine + step, begin + n);
-        if (mine < end && list[end - 1].end > chunk && (mine == 0 || list[mine - 1].end <= chunk))
-            part = mine;
+        if (mine < end) {
+            const gsc_cuda_tensor tensor = list[end - 1];
+            const uint32_t first = mine == 0 ? 0 : list[mine - 1].end;
+            if (first <= chunk && chunk < tensor.end)
+                *found = {tensor, mine, first};
+        }
         __syncthreads();
-        n = least(step, begin + n - part);
-        begin = part;
+        if (step == 1)
+            return;
+        n = least(step, begin + n - found->index);
+        begin = found->index;
         __syncthreads();
     }
-    return begin;
 }
 
 /* The results of a chunk. */
@@ -1376,12 +1388,11 @@ DEVICE void commit(const gsc_cuda_call *call, const chunk_shared *s, uint64_t te
 KERNEL(chunks)
 {
     SHARED chunk_shared s;
+    SHARED chunk_tensor found;
     const gsc_cuda_call *call = p.call;
     const uint32_t t = threadIdx.x, index = blockIdx.x;
-    if (call->status != GSC_OK)
-        return;
-    if (call->operation == GSC_CUDA_ADD && *call->overflow)
-        return;
+    const gsc_status status = call->status; /* loaded while the search waits for the list */
+    const bool counts_bins = call->bins;
     if (t < GSC_BINS)
         s.bins[t] = 0;
     if (t < GSC_CUDA_COUNTS)
@@ -1393,18 +1404,18 @@ KERNEL(chunks)
         s.untrusted = 0;
         s.amax = 0;
     }
-    __syncthreads();
-
-    const uint32_t tensor_index = find_tensor(call, index);
-    const gsc_cuda_tensor tensor = call->list[tensor_index];
-    const uint32_t before = index - (tensor_index == 0 ? 0 : call->list[tensor_index - 1].end);
+    find_tensor(&found, p.list, p.tensors, index);
+    if (status != GSC_OK || (call->operation == GSC_CUDA_ADD && *call->overflow))
+        return;
+    const gsc_cuda_tensor tensor = found.tensor;
+    const uint32_t before = index - found.first_chunk;
     const uint32_t in_dtype = tensor.in_dtype & ~(uint32_t)GSC_CUDA_COMPLEX;
     const uint32_t complex = in_dtype != tensor.in_dtype, out_dtype = tensor.out_dtype;
     const bool in_double = call->in_double || in_dtype == gsc_f64;
     const uint32_t n = index + 1 == tensor.end ? tensor.last + 1u : (uint32_t)GSC_CHUNK;
     const unsigned char *in = tensor.in + (uint64_t)before * GSC_CHUNK * dtypes[in_dtype].size;
     unsigned char *out = tensor.out + (uint64_t)before * GSC_CHUNK * dtypes[out_dtype].size;
-    if (call->bins) { /* before anything is written */
+    if (counts_bins) { /* before anything is written */
         count_bins(call, s.bins, in, in_dtype, complex, n);
         __syncthreads();
     }
@@ -1457,7 +1468,7 @@ KERNEL(chunks)
             break;
     }
     if (t == 0)
-        commit(call, &s, tensor_index, complex, before, index);
+        commit(call, &s, found.index, complex, before, index);
     if (t < GSC_BINS && s.bins[t])
         global_add(&call->bins[t], (int64_t)s.bins[t]);
 }

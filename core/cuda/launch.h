@@ -77,14 +77,14 @@ typedef struct gsc_cuda_call {
     int64_t *bins;                   /* GSC_BINS counts of a histogram; NULL: not wanted */
     gsc_report *report, *per_tensor; /* the caller's; NULL: not wanted */
     int64_t *histogram;              /* the caller's; NULL: not wanted */
-    uint64_t tensors, all_chunks;
-    int64_t elements, histogram_elements;
-    double multiplier;
-    double limits[gsc_dtypes]; /* the clamp, by the output's dtype */
-    uint64_t generation;       /* the factor's */
+    double multiplier; /* this and the next six are 32 bytes, which a chunk waits for once */
     float multiplier_f32;
     uint32_t operation, want, in_double, writes;
     gsc_status status;
+    uint64_t tensors, all_chunks;
+    int64_t elements, histogram_elements;
+    double limits[gsc_dtypes]; /* the clamp, by the output's dtype */
+    uint64_t generation;       /* the factor's */
 } gsc_cuda_call;
 
 /* The head of the workspace. Records, list and chunks follow. */
@@ -118,7 +118,13 @@ typedef struct gsc_cuda_many_parameter { /* as gsc_cuda_begin_parameter, with mo
 
 typedef struct gsc_cuda_chunks_parameter {
     const gsc_cuda_call *call;
-} gsc_cuda_chunks_parameter, gsc_cuda_fold_parameter;
+    const gsc_cuda_tensor *list; /* the call's */
+    uint32_t tensors;
+} gsc_cuda_chunks_parameter;
+
+typedef struct gsc_cuda_fold_parameter {
+    const gsc_cuda_call *call;
+} gsc_cuda_fold_parameter;
 
 typedef struct gsc_cuda_finish_parameter {
     const gsc_cuda_call *call;
