@@ -214,6 +214,7 @@ TEST_CASE("tensors, factors and options that are invalid are refused", "[errors]
         {SET(options.clamp = -1), GSC_ERROR_VALUE, "options.clamp", "must be", {-1}},
         {SET(options.clamp = infinity), GSC_ERROR_VALUE, "options.clamp", "must be", {infinity}},
         {SET(options.clamp = nan_value), GSC_ERROR_VALUE, "options.clamp", "must be"},
+        {SET(options.clamp = 1e-45), GSC_ERROR_VALUE, "options.clamp", "is 1e-45: ", {1e-45}},
     };
     for (const auto &row : rows)
         check_refused("gsc_unscale", row.spoil, {row.status, row.place, row.hint, row.number});

@@ -59,8 +59,7 @@ struct Call {
     uint32_t measures() const
     {
         const bool amax = has_policy && policy.target_amax != 0,
-                   norm = has_policy &&
-                          (policy.overflow_test == GSC_TEST_NORM || policy.guard_norm != 0);
+                   norm = has_policy && (policy.overflow_test == GSC_TEST_NORM || guards(policy));
         return want | (norm ? GSC_WANT_NORM : 0) | (amax ? GSC_WANT_AMAX : 0);
     }
     bool writes() const
@@ -370,10 +369,7 @@ inline Outcome model(const Call &c)
                        numbers.written(i, numbers.at(i), o.report.overflow));
     }
     /* The verdict of a policy. */
-    const double squares = o.report.sum_squares;
-    if (c.has_policy && ((c.policy.overflow_test == GSC_TEST_NORM && !(squares <= FLT_MAX)) ||
-                         (c.policy.guard_norm != 0 && !(squares <= 0x1p1000))))
-        o.report.overflow = 1;
+    o.report.overflow |= c.has_policy && is_overflow(c.policy, o.report);
     o.report.found_inf = static_cast<float>(o.report.overflow);
     return only(c, o);
 }

@@ -463,7 +463,8 @@ TEST_CASE("a state can be made from a scale alone", "[policy]")
 
 /* ---- merged reports ---- */
 
-TEST_CASE("a merge is member by member what the contract says, in order, of any number of reports",
+TEST_CASE("a merge is member by member what the contract says, in order, of any number of reports, "
+          "of ranks and of merges",
           "[policy]")
 {
     Random random = {1};
@@ -473,7 +474,8 @@ TEST_CASE("a merge is member by member what the contract says, in order, of any 
                 const bool failing = round % 2;
                 Reports reports;
                 while (reports.size() < n) {
-                    const gsc_report r = random_report(random);
+                    const auto rank_plus_1 = static_cast<uint32_t>(reports.size()) + 1;
+                    const gsc_report r = random_report(random, rank_plus_1);
                     if (failing || (r.overflow == 0 && r.found_inf == 0 && r.status == GSC_OK))
                         reports.push_back(r);
                 }

@@ -49,11 +49,6 @@ gsc_policy random_policy(Source &source)
     return p;
 }
 
-bool guards(const gsc_policy &p)
-{
-    return p.guard_norm != 0 || p.guard_ratio != 0 || p.guard_sigmas != 0;
-}
-
 /* Whether a change that would reach a limit is dropped, be it 0 or infinity. */
 bool drops(uint32_t rule)
 {
@@ -118,12 +113,6 @@ gsc_report random_report(Random &random, uint64_t overflows_in_256, int kind)
     r.sum_squares = random.next() % 64 ? r.amax : HUGE_VAL;
     r.generation = random.next() % 4;
     return r;
-}
-
-bool is_overflow(const gsc_policy &p, const gsc_report &r)
-{
-    return r.overflow || (guards(p) && r.sum_squares > 0x1p1000) ||
-           (p.overflow_test == GSC_TEST_NORM && r.sum_squares > std::numeric_limits<float>::max());
 }
 
 void damage(Bytes &bytes, Source &source)
