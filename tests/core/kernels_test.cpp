@@ -135,8 +135,6 @@ class Fenced {
     unsigned char *start;
 };
 
-/* ---- one call ---- */
-
 /* The largest |bits|, the output, the bits of the sum (0 where the input is not all finite: then it
  * says nothing), the numbers that became zero and subnormal. */
 using Outcome = std::tuple<uint64_t, Bytes, uint64_t, uint64_t, uint64_t>;
@@ -299,12 +297,11 @@ TEST_CASE(
     "every rung gives the bits of plain C wherever the data lies, and touches nothing beside it",
     "[kernels]")
 {
-    const std::vector<uint64_t> small = sizes_up_to(70),
-                                large = {255,           256,           257,       319,
-                                         320,           511,           512,       575,
-                                         700,           1024,          3000,      GSC_BLOCK - 9,
-                                         GSC_BLOCK - 6, GSC_BLOCK - 3, GSC_BLOCK, 2 * GSC_BLOCK - 1,
-                                         2 * GSC_BLOCK};
+    const std::vector<uint64_t> small = sizes_up_to(70);
+    std::vector<uint64_t> large = {255, 256, 257, 319, 320, 511, 512, 575, 700, 1024, 3000};
+    for (uint64_t less : {9, 6, 3, 0})
+        large.push_back(GSC_BLOCK - less);
+    large.insert(large.end(), {2 * GSC_BLOCK - 1, 2 * GSC_BLOCK});
     const std::vector<Place> aligned = {Place::aligned};
     CHECK(first_difference(moderate_value, small, aligned) == "");
     CHECK(first_difference(special_value, small, aligned) == "");

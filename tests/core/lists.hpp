@@ -6,6 +6,7 @@
 #define GSC_TESTS_CORE_LISTS_HPP
 
 #include <array>
+#include <atomic>
 #include <cfenv>
 #include <cfloat>
 
@@ -374,14 +375,24 @@ inline Outcome model(const Call &c)
     return only(c, o);
 }
 
-/* ---- contexts ---- */
+struct Pool {
+    std::atomic<int> calls{0};
+    bool refuses_first = false, refuses_later = false, keeps_rounding = true;
+};
 
-/* Shares of the work in an odd order: a stride that meets all of them. */
-inline int32_t run_in_odd_order(void *, gsc_task *task, void *data, uint64_t count)
+/* Runs the tasks by a stride that meets all of them, in a rounding mode of its own, or refuses. */
+inline int32_t run_tasks(void *pool, gsc_task *task, void *data, uint64_t count)
 {
+    Pool *p = static_cast<Pool *>(pool);
+    if (p->calls++ ? p->refuses_later : p->refuses_first)
+        return 1;
     const uint64_t stride = count % 7 ? 7 : 1;
+    const int rounding = std::fegetround();
+    std::fesetround(FE_DOWNWARD);
     for (uint64_t i = 0; i < count; i++)
         task(data, (count - 1 - i) * stride % count);
+    p->keeps_rounding &= std::fegetround() == FE_DOWNWARD;
+    std::fesetround(rounding);
     return 0;
 }
 
@@ -392,7 +403,8 @@ inline int32_t run_in_odd_order(void *, gsc_task *task, void *data, uint64_t cou
 inline Outcome check_call(const Call &c, uint64_t draw, bool with_model = true)
 {
     static const std::vector<const gsc_kernels *> rungs = rungs_here();
-    static const Context own(3), foreign(2, run_in_odd_order);
+    static Pool pool;
+    static const Context own(3), foreign(2, run_tasks, &pool);
     describe = [&] { return c.words(); };
     const gsc_kernels *any_rung = rungs[draw % rungs.size()];
     const auto same_as = [](const Outcome &expected, const Outcome &o, const char *text) {

@@ -66,8 +66,6 @@ struct Row {
 
 } // namespace
 
-/* ---- presets ---- */
-
 TEST_CASE("a policy says what it does, and what its zeros stand for", "[policy]")
 {
     const struct {
@@ -140,8 +138,6 @@ TEST_CASE("presets can be listed, and each is a policy that can be used", "[poli
     CHECK(gsc_preset_summary(static_cast<uint32_t>(names.size())) == nullptr);
     CHECK(gsc_preset_name(UINT32_MAX) == nullptr);
 }
-
-/* ---- growth and backoff ---- */
 
 TEST_CASE("the scales that steps lead to, and the events of each", "[policy]")
 {
@@ -280,8 +276,6 @@ TEST_CASE("a limit that is no number of the policy's format is never passed", "[
         }
 }
 
-/* ---- factors ---- */
-
 TEST_CASE("a factor holds scale and inverse, as doubles and rounded", "[policy]")
 {
     for (double scale : {1.0, 3.0, 65536.0, 3e38, 1e-38, 1e39, 1e-42, 1e-300}) {
@@ -341,8 +335,6 @@ TEST_CASE("gsc_factor_clip_grad_norm multiplies by the coefficient of torch's cl
         CHECK((of_one.inverse == row.coefficient && of_one.scale == 1));
     }
 }
-
-/* ---- what is an overflow ---- */
 
 TEST_CASE("any found_inf but 0 is an overflow, and by the norm a sum of squares above the largest "
           "float",
@@ -410,8 +402,6 @@ TEST_CASE("a report says what it is of: nothing filled in is no good step, and a
           GSC_ERROR_REPORT);
 }
 
-/* ---- the ends of what is accepted ---- */
-
 TEST_CASE("a count at the end of its range does not run over", "[policy]")
 {
     int64_t gsc_state::*const counts[] = {
@@ -460,8 +450,6 @@ TEST_CASE("a state can be made from a scale alone", "[policy]")
     REQUIRE(gsc_state_init_from(nullptr, &usual, &all_zeros, &made, nullptr) == GSC_OK);
     CHECK(same(made, expected));
 }
-
-/* ---- merged reports ---- */
 
 TEST_CASE("a merge is member by member what the contract says, in order, of any number of reports, "
           "of ranks and of merges",

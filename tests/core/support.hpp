@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <iterator>
 #include <limits>
 #include <memory>
 #include <sstream>
@@ -113,12 +114,17 @@ template <class T> std::string words_of(const T &object)
     return text + "\n";
 }
 
+inline std::vector<std::string> split(const std::string &words)
+{
+    std::istringstream in(words);
+    return {std::istream_iterator<std::string>(in), {}};
+}
+
 /* Reads "1 0x1p-3 inf". */
 inline std::vector<double> numbers(const std::string &words)
 {
-    std::istringstream in(words);
     std::vector<double> all;
-    for (std::string word; in >> word;)
+    for (const std::string &word : split(words))
         all.push_back(std::strtod(word.c_str(), nullptr));
     return all;
 }
@@ -259,7 +265,7 @@ inline gsc_report random_report(Random &random, uint32_t rank_plus_1 = 0)
     gsc_report r = measured;
     if (below(16) == 0)
         return r;
-    r.amax = random.unit() * 100;
+    r.amax = below(32) ? random.unit() * 100 : nan_value;
     r.sum_squares = random.unit() * 1000;
     r.measured = below(4) ? want_all : want_all & ~(below(2) ? GSC_WANT_NORM : GSC_WANT_UNDERFLOW);
     r.status = below(16) ? GSC_OK : GSC_ERROR_FACTOR - static_cast<int>(below(9));
@@ -350,8 +356,8 @@ inline gsc_report merged_by_hand(const Reports &reports, uint32_t kind = GSC_MER
                                              : std::min(r.generation, one.generation);
         r.overflow |= overflow;
         r.measured &= one.measured;
-        r.digest |= one.digest; /* equal, or 0 */
-        r.amax = std::max(r.amax, one.amax);
+        r.digest |= one.digest;                                                /* equal, or 0 */
+        r.amax = std::isnan(r.amax) || r.amax >= one.amax ? r.amax : one.amax; /* a NaN survives */
         r.elements += one.elements;
         r.nan_count += one.nan_count;
         r.inf_count += one.inf_count;
@@ -375,8 +381,6 @@ inline std::vector<const gsc_kernels *> rungs_here(bool that_run = true)
             all.push_back(rung);
     return all;
 }
-
-/* ---- contexts ---- */
 
 /* Threads of the context's own, or what a function of the host runs. */
 struct Context {

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: MIT
 // The calls on tensors: random lists against the naive loop of lists.hpp, and what needs more than
 // a valid call on the CPU: reports by hand, verdicts, memory, pools, floating-point modes.
-#include <atomic>
-
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -71,33 +69,9 @@ Call long_call(Operation operation)
     return call_of(operation, 0.75, entries);
 }
 
-/* ---- contexts ---- */
-
-struct Pool {
-    std::atomic<int> calls{0};
-    bool refuses_first = false, refuses_later = false, keeps_rounding = true;
-};
-
-/* Runs the tasks backwards, in a rounding mode of its own, or refuses. */
-int32_t run_tasks(void *pool, gsc_task *task, void *data, uint64_t count)
-{
-    Pool *p = static_cast<Pool *>(pool);
-    if (p->calls++ ? p->refuses_later : p->refuses_first)
-        return 1;
-    const int rounding = std::fegetround();
-    std::fesetround(FE_DOWNWARD);
-    while (count-- > 0)
-        task(data, count);
-    p->keeps_rounding &= std::fegetround() == FE_DOWNWARD;
-    std::fesetround(rounding);
-    return 0;
-}
-
 constexpr Operation operations[] = {SCALE, CHECK, UNSCALE, ACCUMULATE};
 
 } // namespace
-
-/* ---- values and reports ---- */
 
 TEST_CASE("random calls give the bits of the numerics on every rung, on threads and in place",
           "[tensors]")
@@ -217,8 +191,6 @@ TEST_CASE("a block sum below 2^-80 is summed again in double", "[tensors]")
     }
 }
 
-/* ---- memory ---- */
-
 TEST_CASE("memory of a context is aligned, copied and freed", "[tensors]")
 {
     const Context two(2);
@@ -246,8 +218,6 @@ TEST_CASE("memory of a context is aligned, copied and freed", "[tensors]")
     CHECK(gsc_memory_create(nullptr, GSC_MEMORY_DEVICE, 0, &none, nullptr) == GSC_OK);
     CHECK(none == nullptr);
 }
-
-/* ---- threads and processes ---- */
 
 TEST_CASE("a pool that refuses a call ends it unwritten; later in a call its thread goes on",
           "[tensors][threads]")
@@ -335,8 +305,6 @@ TEST_CASE("a call needs less stack than the header says, whatever the compiler",
 }
 #endif
 
-/* ---- the host's floating-point environment ---- */
-
 #if defined(__x86_64__)
 TEST_CASE("flush-to-zero in the host loses nothing where the float inverse is subnormal",
           "[tensors]")
@@ -374,16 +342,11 @@ TEST_CASE("flush-to-zero in the host loses nothing where the float inverse is su
 }
 #endif
 
-/* ---- what runs here ---- */
-
 TEST_CASE("gsc_info names the rung that GSC_CPU asks for, or says why not", "[info]")
 {
     gsc_info info = GSC_INFO_INIT;
     REQUIRE(gsc_info_get(&info, nullptr) == GSC_OK);
-    std::istringstream names(info.cpu_available);
-    std::vector<std::string> available;
-    for (std::string name; names >> name;)
-        available.push_back(name);
+    const std::vector<std::string> available = split(info.cpu_available);
     REQUIRE(available.size() > 0);
     CHECK(available.front() == "scalar");
 
