@@ -266,7 +266,7 @@ inline gsc_report random_report(Random &random, uint32_t rank_plus_1 = 0)
     if (below(16) == 0)
         return r;
     r.amax = below(32) ? random.unit() * 100 : nan_value;
-    r.sum_squares = random.unit() * 1000;
+    r.sum_squares = below(8) ? random.unit() * 1000 : 0x1.8p127; /* of which two are no float */
     r.measured = below(4) ? want_all : want_all & ~(below(2) ? GSC_WANT_NORM : GSC_WANT_UNDERFLOW);
     r.status = below(16) ? GSC_OK : GSC_ERROR_FACTOR - static_cast<int>(below(9));
     r.generation = random.next() % 5;
@@ -302,8 +302,9 @@ inline bool guards(const gsc_policy &p)
 /* Whether a report is an overflow by the rules of a policy: of an update, and of a call. */
 inline bool is_overflow(const gsc_policy &p, const gsc_report &r)
 {
-    return r.overflow || (guards(p) && r.sum_squares > 0x1p1000) ||
-           (p.overflow_test == GSC_TEST_NORM && r.sum_squares > std::numeric_limits<float>::max());
+    const double most = static_cast<double>(std::numeric_limits<float>::max());
+    return r.overflow != 0 || r.found_inf != 0 || (guards(p) && !(r.sum_squares <= 0x1p1000)) ||
+           (p.overflow_test == GSC_TEST_NORM && !(r.sum_squares <= most));
 }
 
 inline gsc_report merged(const Reports &reports, uint32_t kind = GSC_MERGE_SHARDS,
