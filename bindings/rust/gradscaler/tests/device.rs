@@ -172,8 +172,14 @@ fn a_guard_skips_and_clips_there() -> Result<()> {
 }
 
 #[test]
-fn buffers_keep_their_device_and_their_length() -> Result<()> {
+fn buffers_are_zeros_and_keep_their_device_and_their_length() -> Result<()> {
     for device in devices() {
+        let error = DeviceBuffer::<f64>::zeros(&device, usize::MAX / 4).unwrap_err();
+        assert_eq!(error.status(), Status::MEMORY, "{error}");
+        let zeros = || DeviceBuffer::<f32>::zeros(&device, (1 << 24) + 3);
+        zeros()?.copy_from_slice(&vec![1.0; (1 << 24) + 3])?;
+        assert!(zeros()?.to_vec()?.iter().all(|&x| x == 0.0));
+
         let mut buffer = DeviceBuffer::from_slice(&device, &[1f32, 2.0])?;
         drop(device);
         buffer.copy_from_slice(&[3.0, 4.0])?;
@@ -199,20 +205,6 @@ fn no_tensor_and_empty_buffers_are_fine() -> Result<()> {
         let report = scaler.unscale(&mut [empty.tensor_mut()], Want::ALL)?;
         assert_eq!((report.value()?.elements(), empty.to_vec()?), (0, vec![]));
         refused! { reports.value() => COUNT "slice"; }
-    }
-    Ok(())
-}
-
-#[test]
-fn large_buffers_are_zeros_and_what_no_memory_holds_is_refused() -> Result<()> {
-    for device in devices() {
-        let error = DeviceBuffer::<f64>::zeros(&device, usize::MAX / 4).unwrap_err();
-        assert_eq!(error.status(), Status::MEMORY, "{error}");
-        let mut large = DeviceBuffer::<f32>::zeros(&device, (1 << 24) + 3)?;
-        large.copy_from_slice(&vec![1.0; (1 << 24) + 3])?;
-        drop(large);
-        let large = DeviceBuffer::<f32>::zeros(&device, (1 << 24) + 3)?;
-        assert!(large.to_vec()?.iter().all(|&x| x == 0.0));
     }
     Ok(())
 }
