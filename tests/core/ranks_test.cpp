@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Ranks: a digest tells states that will go different ways from those that will not, and where
-// something is wrong a merge says on which rank.
+// Ranks: a digest tells states that will go different ways from those that will not. That a merge
+// says on which rank something is wrong is in policy_test.cpp.
 #include <map>
 
 #include "support.hpp"
@@ -150,26 +150,4 @@ TEST_CASE("a stamp replaces the rank and the digest", "[state]")
             REQUIRE(gsc_report_set_rank(nullptr, &place, &p, &s, rank, &place, nullptr) == GSC_OK);
             CHECK(same(place, expected));
         }
-}
-
-TEST_CASE("a merge says of which rank the error is, and of which the first overflow", "[state]")
-{
-    const gsc_report good = measured;
-    gsc_report verdict = measured, nan = measured, failed = {};
-    verdict.overflow = nan.overflow = failed.overflow = 1;
-    nan.nan_count = 3;
-    nan.first_tensor = 5;
-    failed.status = GSC_ERROR_MEMORY;
-    const auto ranks = [](std::vector<gsc_report> reports) {
-        for (uint32_t i = 0; i < reports.size(); i++)
-            reports[i] = stamped(reports[i], i);
-        const gsc_report r = merged(reports);
-        return std::vector<uint32_t>{r.status_rank_plus_1, r.first_rank_plus_1};
-    };
-    using Ranks = std::vector<uint32_t>;
-    CHECK(ranks({good, good}) == Ranks{0, 0});
-    CHECK(ranks({good, verdict, verdict}) == Ranks{0, 2});
-    CHECK(ranks({good, verdict, nan, nan}) == Ranks{0, 3}); // whose first_tensor is told
-    CHECK(ranks({good, failed, nan, failed}) == Ranks{2, 3});
-    CHECK(ranks({nan, failed}) == Ranks{2, 1});
 }
