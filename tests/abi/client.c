@@ -190,7 +190,7 @@ static void check_saved(int print)
               is_saved_as(bytes, size));
     check("what this version saved is loaded", is_saved_as(saved, sizeof saved));
     for (uint64_t i = 0; print && i < size; i++)
-        fprintf(stderr, "%u,%c", bytes[i], i % 24 == 23 || i + 1 == size ? '\n' : ' ');
+        fprintf(stderr, "%u,%c", bytes[i], i % 16 == 15 || i + 1 == size ? '\n' : ' ');
 }
 
 int main(int count, char **arguments)
