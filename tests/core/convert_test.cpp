@@ -22,6 +22,26 @@ void check_conversion(const Dtype &in, const Dtype &out, const std::vector<uint6
     check_call(c, 0);
 }
 
+uint64_t bits_of(double x)
+{
+    return x != x ? UINT64_C(0x7ff8) << 48 : bit_cast<uint64_t>(x);
+}
+
+/* Of any size; near 1; subnormal; so small that products vanish; a limit. */
+double any_double(Random &random)
+{
+    static const double limits[] = {0.0, -0.0,      1.0,       INFINITY, -INFINITY,
+                                    NAN, 0x1p-1074, 0x1p-1022, 0x1p-537, 0x1.fffffffffffffp1023};
+    const uint64_t bits = random.next(), rest = bits & ~(UINT64_C(0x7ff) << 52);
+    const uint64_t kind = random.next() % 5;
+    return kind == 0   ? bit_cast<double>(bits)
+           : kind == 1 ? bit_cast<double>(rest | (963 + random.next() % 120) << 52)
+           : kind == 2 ? bit_cast<double>((bits & UINT64_C(1) << 63) |
+                                          random.next() >> (12 + random.next() % 50))
+           : kind == 3 ? bit_cast<double>(rest | (450 + random.next() % 100) << 52)
+                       : limits[random.next() % std::size(limits)];
+}
+
 } // namespace
 
 TEST_CASE("a conversion gives the nearest value, a tie the even one, or the NaN, quiet",
@@ -61,29 +81,6 @@ TEST_CASE("a conversion gives the nearest value, a tie the even one, or the NaN,
             check_conversion(in, out, nans, 2); // by 1, the bits of one dtype would be copied
         }
 }
-
-namespace {
-
-uint64_t bits_of(double x)
-{
-    return x != x ? UINT64_C(0x7ff8) << 48 : bit_cast<uint64_t>(x);
-}
-
-/* Of any size; near 1; subnormal; so small that products vanish; a limit. */
-double any_double(Random &random)
-{
-    static const double limits[] = {0.0, -0.0,      1.0,       INFINITY, -INFINITY,
-                                    NAN, 0x1p-1074, 0x1p-1022, 0x1p-537, 0x1.fffffffffffffp1023};
-    const uint64_t bits = random.next(), rest = bits & ~(UINT64_C(0x7ff) << 52);
-    const uint64_t kind = random.next() % 5;
-    return kind == 0   ? bit_cast<double>(bits)
-           : kind == 1 ? bit_cast<double>(rest | (963 + random.next() % 120) << 52)
-           : kind == 2 ? bit_cast<double>((bits & UINT64_C(1) << 63) |
-                                          random.next() >> (12 + random.next() % 50))
-           : kind == 3 ? bit_cast<double>(rest | (450 + random.next() % 100) << 52)
-                       : limits[random.next() % std::size(limits)];
-}
-} // namespace
 
 TEST_CASE("fma.h rounds once, as the machine's own fma does", "[convert]")
 {

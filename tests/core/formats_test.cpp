@@ -786,8 +786,6 @@ TEST_CASE("notes beyond the capacity are only counted, and too few entries are r
     CHECK(exported(nullptr, entries, 5) == GSC_ERROR_STATE);
 }
 
-/* ---- there and back ---- */
-
 TEST_CASE("random checkpoints and settings keep what the fuzzer claims", "[formats]")
 {
     for_seeds(4000, fuzz_formats);

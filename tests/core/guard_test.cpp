@@ -33,8 +33,7 @@ gsc_state after(const gsc_policy &p, const std::vector<double> &norms)
     return after(p, started(p), norms);
 }
 
-/* ---- the rule, as the header tells it ---- */
-
+/* The rule, as the header tells it. */
 struct Plain {
     double mean = 0, variance = 0, multiplier = 1, threshold = 0;
     uint64_t count = 0, run = 0;
@@ -143,6 +142,18 @@ gsc_policy any_guard(Random &random)
     return p;
 }
 
+/* Returns whether a guard is refused, with this reason; a limit or a quirk mends it. */
+bool refused(const Policy &p, const std::string &why)
+{
+    gsc_error err = {};
+    const bool bad = gsc_policy_check(&p, &err) != GSC_OK;
+    if (bad)
+        CHECK(err.message == "policy.guard_max_in_a_row is 0: it must be above 0: " + why);
+    for (const Policy &mended : {p.guard_max_in_a_row(1), p.quirks(GSC_QUIRK_ALLOW_LOCKOUT)})
+        CHECK(gsc_policy_check(&mended, nullptr) == GSC_OK);
+    return bad;
+}
+
 } // namespace
 
 TEST_CASE("the guard does what the header says, on 10,000 series", "[guard][arithmetic]")
@@ -176,24 +187,6 @@ TEST_CASE("the guard does what the header says, on 10,000 series", "[guard][arit
     }
     CHECK(outliers > 50000);
 }
-
-/* ---- guards that are refused ---- */
-
-namespace {
-
-/* Returns whether a guard is refused, with this reason; a limit or a quirk mends it. */
-bool refused(const Policy &p, const std::string &why)
-{
-    gsc_error err = {};
-    const bool bad = gsc_policy_check(&p, &err) != GSC_OK;
-    if (bad)
-        CHECK(err.message == "policy.guard_max_in_a_row is 0: it must be above 0: " + why);
-    for (const Policy &mended : {p.guard_max_in_a_row(1), p.quirks(GSC_QUIRK_ALLOW_LOCKOUT)})
-        CHECK(gsc_policy_check(&mended, nullptr) == GSC_OK);
-    return bad;
-}
-
-} // namespace
 
 TEST_CASE("a guard that may lock itself out is refused", "[guard]")
 {
@@ -319,8 +312,6 @@ TEST_CASE("a threefold shift is followed by every guard that is accepted", "[gua
     }
     CHECK(accepted > 350);
 }
-
-/* ---- scales, factors and decisions ---- */
 
 TEST_CASE("a step that is skipped leaves the scale alone, or counts for it", "[guard]")
 {

@@ -5,7 +5,11 @@
 #ifndef GSC_TESTS_CORE_LISTS_HPP
 #define GSC_TESTS_CORE_LISTS_HPP
 
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <array>
+#include <atomic>
 #include <cfenv>
 #include <cfloat>
 
@@ -18,12 +22,6 @@ extern "C" __attribute__((weak)) const gsc_kernels *__wrap_gsc_kernels_best()
 {
     return forced_rung ? forced_rung : __real_gsc_kernels_best();
 }
-
-#ifdef GSC_SEES_BOUNDS
-constexpr uint64_t guard_bytes = 0; /* the sanitizer has its own behind each block */
-#else
-constexpr uint64_t guard_bytes = 64;
-#endif
 
 /* ---- a call ---- */
 
@@ -59,8 +57,7 @@ struct Call {
     uint32_t measures() const
     {
         const bool amax = has_policy && policy.target_amax != 0,
-                   norm = has_policy &&
-                          (policy.overflow_test == GSC_TEST_NORM || policy.guard_norm != 0);
+                   norm = has_policy && (policy.overflow_test == GSC_TEST_NORM || guards(policy));
         return want | (norm ? GSC_WANT_NORM : 0) | (amax ? GSC_WANT_AMAX : 0);
     }
     bool writes() const
@@ -81,10 +78,28 @@ struct Call {
     }
 };
 
-/* A call's memory: a block for each input and for each output apart, of its size to the byte. */
+/* Memory between pages that nobody may touch; the i-th is mapped when it is first asked for. */
+constexpr size_t fenced_size = 1 << 18;
+
+inline unsigned char *fenced_memory(size_t i)
+{
+    static std::vector<unsigned char *> all;
+    const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+    while (all.size() <= i) {
+        void *at =
+            mmap(nullptr, fenced_size + 2 * page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        claim(at != MAP_FAILED, "there is memory");
+        all.push_back(static_cast<unsigned char *>(at) + page);
+        claim(mprotect(all.back(), fenced_size, PROT_READ | PROT_WRITE) == 0, "it can be written");
+    }
+    return all[i];
+}
+
+/* A call's memory: a block for each input and for each output apart, which begins or ends at a
+ * fence if it is not too large, with marks beside the data. */
 class Image {
   public:
-    Image(const Call &call, bool apart)
+    Image(const Call &call, bool apart, bool fenced = true) : is_fenced(fenced)
     {
         for (const Entry &e : call.entries) {
             in.push_back({add(e.data, e.shift, e.count % 2), e.count, e.in, 0, {}});
@@ -97,17 +112,35 @@ class Image {
     Image &operator=(const Image &) = delete;
 
     std::vector<gsc_tensor> in, out;
-    std::vector<Bytes> blocks;
+
+    bool operator==(const Image &other) const
+    {
+        for (size_t i = 0; i < blocks.size(); i++)
+            if (std::memcmp(blocks[i].first, other.blocks[i].first, blocks[i].second) != 0)
+                return false;
+        return true;
+    }
 
   private:
     void *add(const Bytes &data, uint64_t shift, bool may_be_null)
     {
-        blocks.emplace_back(shift + data.size() + guard_bytes, 0xa5);
+        const bool at_end = shift >= 32;
+        const size_t size = shift + data.size() + (at_end ? 0 : 64);
+        const bool fits = is_fenced && size <= fenced_size;
+        heap.emplace_back(fits ? 0 : size);
+        unsigned char *start = heap.back().data();
+        if (fits)
+            start = fenced_memory(blocks.size()) + (at_end ? fenced_size - size : 0);
+        std::memset(start, 0xa5, size);
+        blocks.emplace_back(start, size);
         if (data.empty())
-            return may_be_null ? nullptr : blocks.back().data();
-        std::memcpy(blocks.back().data() + shift, data.data(), data.size());
-        return blocks.back().data() + shift;
+            return may_be_null ? nullptr : start;
+        std::memcpy(start + shift, data.data(), data.size());
+        return start + shift;
     }
+    bool is_fenced;
+    std::vector<std::pair<unsigned char *, size_t>> blocks;
+    std::vector<Bytes> heap;
 };
 
 inline gsc_status run(const Call &c, const gsc_exec *on, const gsc_tensor *in,
@@ -154,7 +187,7 @@ inline Outcome outcome(const Call &c, const gsc_kernels *rung = nullptr,
                        const gsc_exec *on = nullptr, bool apart = false,
                        gsc_status expected = GSC_OK)
 {
-    Image image(c, apart), fresh(c, apart);
+    Image image(c, apart), fresh(c, apart, false);
     Outcome o;
     gsc_error err = {};
     gsc_tensor_options options = wanting(c.want);
@@ -177,8 +210,7 @@ inline Outcome outcome(const Call &c, const gsc_kernels *rung = nullptr,
     forced_rung = nullptr;
     claim(std::fegetround() == rounding, "the rounding mode stays");
     if (status != GSC_OK) {
-        claim(image.blocks == fresh.blocks && difference(o, before).empty(),
-              "a refused call writes nothing");
+        claim(image == fresh && difference(o, before).empty(), "a refused call writes nothing");
         o.message = err.message;
         return o;
     }
@@ -188,7 +220,7 @@ inline Outcome outcome(const Call &c, const gsc_kernels *rung = nullptr,
         if (!o.outputs[i].empty())
             std::memcpy(fresh.out[i].data, at, o.outputs[i].size());
     }
-    claim(image.blocks == fresh.blocks, "nothing but the outputs is written");
+    claim(image == fresh, "nothing but the outputs is written");
     if (c.each && c.has_report && n > 0) {
         gsc_report all = merged(o.each, GSC_MERGE_SHARDS, options.policy);
         all.kind = o.report.kind;
@@ -370,22 +402,29 @@ inline Outcome model(const Call &c)
                        numbers.written(i, numbers.at(i), o.report.overflow));
     }
     /* The verdict of a policy. */
-    const double squares = o.report.sum_squares;
-    if (c.has_policy && ((c.policy.overflow_test == GSC_TEST_NORM && !(squares <= FLT_MAX)) ||
-                         (c.policy.guard_norm != 0 && !(squares <= 0x1p1000))))
-        o.report.overflow = 1;
+    o.report.overflow |= c.has_policy && is_overflow(c.policy, o.report);
     o.report.found_inf = static_cast<float>(o.report.overflow);
     return only(c, o);
 }
 
-/* ---- contexts ---- */
+struct Pool {
+    std::atomic<int> calls{0};
+    bool refuses_first = false, refuses_later = false, keeps_rounding = true;
+};
 
-/* Shares of the work in an odd order: a stride that meets all of them. */
-inline int32_t run_in_odd_order(void *, gsc_task *task, void *data, uint64_t count)
+/* Runs the tasks by a stride that meets all of them, in a rounding mode of its own, or refuses. */
+inline int32_t run_tasks(void *pool, gsc_task *task, void *data, uint64_t count)
 {
+    Pool *p = static_cast<Pool *>(pool);
+    if (p->calls++ ? p->refuses_later : p->refuses_first)
+        return 1;
     const uint64_t stride = count % 7 ? 7 : 1;
+    const int rounding = std::fegetround();
+    std::fesetround(FE_DOWNWARD);
     for (uint64_t i = 0; i < count; i++)
         task(data, (count - 1 - i) * stride % count);
+    p->keeps_rounding &= std::fegetround() == FE_DOWNWARD;
+    std::fesetround(rounding);
     return 0;
 }
 
@@ -396,7 +435,8 @@ inline int32_t run_in_odd_order(void *, gsc_task *task, void *data, uint64_t cou
 inline Outcome check_call(const Call &c, uint64_t draw, bool with_model = true)
 {
     static const std::vector<const gsc_kernels *> rungs = rungs_here();
-    static const Context own(3), foreign(2, run_in_odd_order);
+    static Pool pool;
+    static const Context own(3), foreign(2, run_tasks, &pool);
     describe = [&] { return c.words(); };
     const gsc_kernels *any_rung = rungs[draw % rungs.size()];
     const auto same_as = [](const Outcome &expected, const Outcome &o, const char *text) {

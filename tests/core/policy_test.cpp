@@ -62,11 +62,10 @@ struct Row {
     const char *rule;
     gsc_policy policy;
     const char *steps, *scales, *events = nullptr;
+    bool is_past = false; // the interval, from the start
 };
 
 } // namespace
-
-/* ---- presets ---- */
 
 TEST_CASE("a policy says what it does, and what its zeros stand for", "[policy]")
 {
@@ -103,18 +102,13 @@ TEST_CASE("presets that no recording holds have these numbers", "[policy]")
 {
     const uint32_t unless_past = GSC_LIMIT_CLAMP_UNLESS_PAST;
     const Policy fixed = zeros.init_scale(65536), fails = zeros.max_failed_backoffs(10);
-    Policy recommended = fails.init_scale(65536).growth_factor(2).backoff_factor(0.5),
-           guard = fails;
-    recommended = recommended.growth_interval(2000).max_scale(16777216).min_scale(0.00006103515625);
-    recommended = recommended.ceiling_rule(unless_past)
-                      .floor_rule(unless_past)
-                      .arithmetic(GSC_ARITHMETIC_F64_TO_F32);
+    Policy recommended = fails.init_scale(65536).growth_factor(2).backoff_factor(0.5);
+    recommended = recommended.growth_interval(2000).max_scale(16777216).min_scale(0x1p-14);
+    recommended = recommended.ceiling_rule(unless_past).floor_rule(unless_past);
     recommended = recommended.overflow_reset(GSC_RESET_ON_GROWTH | GSC_RESET_ON_BACKOFF);
-    guard = guard.guard_ratio(10)
-                .guard_max_in_a_row(10)
-                .guard_decay(0.99)
-                .guard_warmup(100)
-                .guard_sample(GSC_SAMPLE_THRESHOLD);
+    recommended = recommended.arithmetic(GSC_ARITHMETIC_F64_TO_F32);
+    Policy guard = fails.guard_ratio(10).guard_max_in_a_row(10).guard_decay(0.99);
+    guard = guard.guard_warmup(100).guard_sample(GSC_SAMPLE_THRESHOLD);
     const Policy olmo = zeros.guard_sigmas(6).guard_decay(127.0 / 129).guard_warmup(63);
     const std::pair<const char *, gsc_policy> presets[] = {{"recommended", recommended},
                                                            {"none", zeros},
@@ -141,8 +135,6 @@ TEST_CASE("presets can be listed, and each is a policy that can be used", "[poli
     CHECK(gsc_preset_name(UINT32_MAX) == nullptr);
 }
 
-/* ---- growth and backoff ---- */
-
 TEST_CASE("the scales that steps lead to, and the events of each", "[policy]")
 {
     const Policy ceiling = usual.max_scale(48), floor = usual.min_scale(6),
@@ -155,6 +147,13 @@ TEST_CASE("the scales that steps lead to, and the events of each", "[policy]")
                  half = usual.overflow_tolerance(0.5).growth_interval(0);
     const Row rows[] = {
         {"a growth every second good step", usual, "....", "16 32 32 64", "- grew - grew"},
+        {"past it, REACHED grows at once", usual, "...", "32 32 64", nullptr, true},
+        {"past it, EXACT waits for an overflow", usual.growth_rule(GSC_GROWTH_EXACT), "....x..",
+         "16 16 16 16 8 8 16", nullptr, true},
+        {"past it, EVERY grows at the next multiple", usual.growth_rule(GSC_GROWTH_EVERY), "....",
+         "32 32 64 64", nullptr, true},
+        {"past it, ALL_STEPS grows at once", usual.growth_rule(GSC_GROWTH_ALL_STEPS), "...",
+         "32 32 64", nullptr, true},
         {"an overflow starts the count anew", usual, ".x..", "16 8 8 16",
          "- backed_off+skipped - grew"},
         {"interval 0 never grows", usual.growth_interval(0), "...x", "16 16 16 8"},
@@ -219,8 +218,10 @@ TEST_CASE("the scales that steps lead to, and the events of each", "[policy]")
         {"with a delay, events are of the move", usual.apply_delay(1), "x....", "16 8 8 16 16",
          "backed_off+skipped - grew - grew"},
     };
+    const gsc_state past = after(usual.growth_interval(100), ".....");
     for (const Row &row : rows) {
-        const std::vector<gsc_state> all = states(row.policy, started(row.policy), row.steps);
+        const gsc_state start = row.is_past ? past : started(row.policy);
+        const std::vector<gsc_state> all = states(row.policy, start, row.steps);
         CAPTURE(row.rule, row.steps);
         CHECK(scales(all) == numbers(row.scales));
         CHECK(events(all) == (row.events ? row.events : events(all)));
@@ -231,26 +232,6 @@ TEST_CASE("the scales that steps lead to, and the events of each", "[policy]")
 TEST_CASE("random policies and saved states keep what the fuzzer claims", "[policy]")
 {
     for_seeds(4000, fuzz_states);
-}
-
-TEST_CASE("a count already past the interval", "[policy]")
-{
-    const struct {
-        const char *rule;
-        uint32_t growth_rule;
-        const char *steps, *scales;
-    } rows[] = {
-        {"REACHED grows at once", GSC_GROWTH_REACHED, "...", "32 32 64"},
-        {"EXACT waits for an overflow", GSC_GROWTH_EXACT, "....x..", "16 16 16 16 8 8 16"},
-        {"EVERY grows at the next multiple", GSC_GROWTH_EVERY, "....", "32 32 64 64"},
-        {"ALL_STEPS grows at once", GSC_GROWTH_ALL_STEPS, "...", "32 32 64"},
-    };
-    for (const auto &row : rows) {
-        const gsc_state past = after(usual.growth_interval(100), ".....");
-        CAPTURE(row.rule);
-        CHECK(scales(states(usual.growth_rule(row.growth_rule), past, row.steps)) ==
-              numbers(row.scales));
-    }
 }
 
 TEST_CASE("a limit that is no number of the policy's format is never passed", "[policy]")
@@ -279,8 +260,6 @@ TEST_CASE("a limit that is no number of the policy's format is never passed", "[
             CHECK(gsc_policy_check(&p, nullptr) == (in_double ? GSC_OK : GSC_ERROR_POLICY));
         }
 }
-
-/* ---- factors ---- */
 
 TEST_CASE("a factor holds scale and inverse, as doubles and rounded", "[policy]")
 {
@@ -342,36 +321,6 @@ TEST_CASE("gsc_factor_clip_grad_norm multiplies by the coefficient of torch's cl
     }
 }
 
-/* ---- what is an overflow ---- */
-
-TEST_CASE("any found_inf but 0 is an overflow, and by the norm a sum of squares above the largest "
-          "float",
-          "[policy]")
-{
-    const double most = static_cast<double>(FLT_MAX), more = std::nextafter(most, infinity);
-    const struct {
-        float found_inf;
-        int32_t overflow;
-        double sum_squares;
-        bool by_element, by_norm;
-    } rows[] = {
-        {0, 0, 0, false, false},       {-0.0f, 0, 0, false, false}, {1, 1, 0, true, true},
-        {1, 0, 0, true, true},         {0, 1, 0, true, true},       {2, 0, 0, true, true},
-        {NAN, 0, 0, true, true},       {0, 3, 0, true, true},       {HUGE_VALF, 0, 0, true, true},
-        {0, 0, 1e30, false, false},    {0, 0, most, false, false},  {0, 0, more, false, true},
-        {0, 0, infinity, false, true}, {0, 0, NAN, false, true}};
-    const Policy by_norm = usual.overflow_test(GSC_TEST_NORM);
-    for (const auto &row : rows) {
-        gsc_report report = measured;
-        report.found_inf = row.found_inf;
-        report.overflow = row.overflow;
-        report.sum_squares = row.sum_squares;
-        CAPTURE(row.found_inf, row.overflow, row.sum_squares);
-        for (const auto &[p, expected] : {std::pair(usual, row.by_element), {by_norm, row.by_norm}})
-            CHECK(updated(p, started(p), report).events == (expected ? skipped | backed_off : 0));
-    }
-}
-
 TEST_CASE("a report says what it is of: nothing filled in is no good step, and a number is no part "
           "of a merge",
           "[policy]")
@@ -409,8 +358,6 @@ TEST_CASE("a report says what it is of: nothing filled in is no good step, and a
     CHECK(gsc_factor_clip_grad_norm(nullptr, nullptr, &number, 1, &clip, nullptr) ==
           GSC_ERROR_REPORT);
 }
-
-/* ---- the ends of what is accepted ---- */
 
 TEST_CASE("a count at the end of its range does not run over", "[policy]")
 {
@@ -461,11 +408,16 @@ TEST_CASE("a state can be made from a scale alone", "[policy]")
     CHECK(same(made, expected));
 }
 
-/* ---- merged reports ---- */
-
-TEST_CASE("a merge is member by member what the contract says, in order, of any number of reports",
+TEST_CASE("a merge is member by member what the contract says, in order, of any number of reports, "
+          "of ranks and of merges; with a policy it has its verdict, or is refused if that is not "
+          "known",
           "[policy]")
 {
+    const std::pair<Policy, uint32_t> judges[] = {
+        {usual, 0},
+        {usual.overflow_test(GSC_TEST_NORM), GSC_WANT_NORM},
+        {usual.target_amax(1), GSC_WANT_AMAX},
+    };
     Random random = {1};
     for (uint64_t n : {0u, 1u, 2u, 3u, 63u, 64u, 65u, 128u, 129u, 1000u, 4097u})
         for (uint32_t kind : {GSC_MERGE_SHARDS, GSC_MERGE_ADDENDS})
@@ -473,7 +425,8 @@ TEST_CASE("a merge is member by member what the contract says, in order, of any 
                 const bool failing = round % 2;
                 Reports reports;
                 while (reports.size() < n) {
-                    const gsc_report r = random_report(random);
+                    const auto rank_plus_1 = static_cast<uint32_t>(reports.size()) + 1;
+                    const gsc_report r = random_report(random, rank_plus_1);
                     if (failing || (r.overflow == 0 && r.found_inf == 0 && r.status == GSC_OK))
                         reports.push_back(r);
                 }
@@ -486,47 +439,17 @@ TEST_CASE("a merge is member by member what the contract says, in order, of any 
                                            nullptr) == GSC_OK);
                     CHECK(same(places[place], expected));
                 }
+                for (const auto &[p, needs] : judges) {
+                    gsc_report verdict = expected, out;
+                    const bool refused = !expected.overflow && (needs & ~expected.measured);
+                    verdict.overflow = is_overflow(p, expected);
+                    verdict.found_inf = static_cast<float>(verdict.overflow);
+                    std::memset(&out, 0x5a, sizeof out);
+                    if (refused)
+                        verdict = out;
+                    CHECK(gsc_report_merge(nullptr, reports.data(), n, kind, &p, &out, nullptr) ==
+                          (refused ? GSC_ERROR_REPORT : GSC_OK));
+                    CHECK(same(out, verdict));
+                }
             }
-}
-
-TEST_CASE("a merge with a policy has its verdict, or is refused where that is not known",
-          "[policy]")
-{
-    const Policy by_norm = usual.overflow_test(GSC_TEST_NORM), by_amax = usual.target_amax(1);
-    gsc_report half = measured, without = measured, overflow = report_of('x');
-    half.sum_squares = static_cast<double>(FLT_MAX) * 0.75;
-    without.measured = 0;
-    const struct {
-        const char *what;
-        gsc_policy policy;
-        uint32_t kind;
-        Reports reports;
-        int verdict; // -1: refused
-    } rows[] = {
-        {"norms below add up to one above", by_norm, GSC_MERGE_SHARDS, {half, half}, 1},
-        {"one of them is none", by_norm, GSC_MERGE_SHARDS, {half}, 0},
-        {"who judges by elements does not mind", usual, GSC_MERGE_SHARDS, {half, half}, 0},
-        {"an overflow is one", by_norm, GSC_MERGE_SHARDS, {half, overflow}, 1},
-        {"no norm", by_norm, GSC_MERGE_SHARDS, {half, without}, -1},
-        {"no norm of a sum", by_norm, GSC_MERGE_ADDENDS, {half, half}, -1},
-        {"no amax", by_amax, GSC_MERGE_SHARDS, {without}, -1},
-        {"nothing needed", usual, GSC_MERGE_ADDENDS, {without, half}, 0},
-        {"no norm, but an overflow", by_norm, GSC_MERGE_SHARDS, {without, overflow}, 1},
-        {"no reports", by_norm, GSC_MERGE_ADDENDS, {}, 0},
-    };
-    for (const auto &row : rows) {
-        gsc_report out, expected;
-        std::memset(&out, 0x5a, sizeof out);
-        expected = out;
-        if (row.verdict >= 0) {
-            expected = merged_by_hand(row.reports, row.kind);
-            expected.overflow = row.verdict;
-            expected.found_inf = static_cast<float>(row.verdict);
-        }
-        CAPTURE(row.what);
-        CHECK(gsc_report_merge(nullptr, row.reports.data(), row.reports.size(), row.kind,
-                               &row.policy, &out,
-                               nullptr) == (row.verdict < 0 ? GSC_ERROR_REPORT : GSC_OK));
-        CHECK(same(out, expected));
-    }
 }

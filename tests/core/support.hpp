@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <iterator>
 #include <limits>
 #include <memory>
 #include <sstream>
@@ -113,12 +114,17 @@ template <class T> std::string words_of(const T &object)
     return text + "\n";
 }
 
+inline std::vector<std::string> split(const std::string &words)
+{
+    std::istringstream in(words);
+    return {std::istream_iterator<std::string>(in), {}};
+}
+
 /* Reads "1 0x1p-3 inf". */
 inline std::vector<double> numbers(const std::string &words)
 {
-    std::istringstream in(words);
     std::vector<double> all;
-    for (std::string word; in >> word;)
+    for (const std::string &word : split(words))
         all.push_back(std::strtod(word.c_str(), nullptr));
     return all;
 }
@@ -251,15 +257,16 @@ inline gsc_report report_of(char step, double amax = 0)
 
 using Reports = std::vector<gsc_report>;
 
-/* A report as calls leave it: if no bad element was found, none was found first. */
-inline gsc_report random_report(Random &random)
+/* A report as calls leave it: if no bad element was found, none was found first. Of a rank above
+ * 0 it mostly has a digest. */
+inline gsc_report random_report(Random &random, uint32_t rank_plus_1 = 0)
 {
     const auto below = [&](uint64_t n) { return static_cast<int64_t>(random.next() % n); };
     gsc_report r = measured;
     if (below(16) == 0)
         return r;
-    r.amax = random.unit() * 100;
-    r.sum_squares = random.unit() * 1000;
+    r.amax = below(32) ? random.unit() * 100 : nan_value;
+    r.sum_squares = below(8) ? random.unit() * 1000 : 0x1.8p127; /* of which two are no float */
     r.measured = below(4) ? want_all : want_all & ~(below(2) ? GSC_WANT_NORM : GSC_WANT_UNDERFLOW);
     r.status = below(16) ? GSC_OK : GSC_ERROR_FACTOR - static_cast<int>(below(9));
     r.generation = random.next() % 5;
@@ -278,7 +285,26 @@ inline gsc_report random_report(Random &random)
     r.found_inf = static_cast<float>(below(16) ? r.overflow : below(3));
     if ((r.overflow != 0 || r.found_inf != 0 || r.status != GSC_OK) && below(4) == 0)
         r.kind = GSC_REPORT_NONE; /* as by someone who sets nothing else */
+    else if (below(4) == 0)
+        r.kind = GSC_REPORT_MERGED;
+    if (rank_plus_1 > 0 && below(8)) {
+        r.status_rank_plus_1 = r.first_rank_plus_1 = rank_plus_1;
+        r.digest = 42;
+    }
     return r;
+}
+
+inline bool guards(const gsc_policy &p)
+{
+    return p.guard_norm != 0 || p.guard_ratio != 0 || p.guard_sigmas != 0;
+}
+
+/* Whether a report is an overflow by the rules of a policy: of an update, and of a call. */
+inline bool is_overflow(const gsc_policy &p, const gsc_report &r)
+{
+    const double most = static_cast<double>(std::numeric_limits<float>::max());
+    return r.overflow != 0 || r.found_inf != 0 || (guards(p) && !(r.sum_squares <= 0x1p1000)) ||
+           (p.overflow_test == GSC_TEST_NORM && !(r.sum_squares <= most));
 }
 
 inline gsc_report merged(const Reports &reports, uint32_t kind = GSC_MERGE_SHARDS,
@@ -314,17 +340,25 @@ inline gsc_report merged_by_hand(const Reports &reports, uint32_t kind = GSC_MER
     if (kind == GSC_MERGE_ADDENDS && !reports.empty())
         r.measured = GSC_WANT_UNDERFLOW;
     for (const gsc_report &one : reports) {
-        if (r.nan_count + r.inf_count == 0 && one.nan_count + one.inf_count > 0) {
+        const bool overflow = one.overflow != 0 || one.found_inf != 0 || one.status != GSC_OK;
+        const bool first_bad = r.nan_count + r.inf_count == 0 && one.nan_count + one.inf_count > 0;
+        if (first_bad) {
             r.first_tensor = one.first_tensor;
             r.first_element = one.first_element;
         }
-        r.status = r.status == GSC_OK ? one.status : r.status;
+        if (first_bad || (overflow && !r.overflow))
+            r.first_rank_plus_1 = one.first_rank_plus_1;
+        if (r.status == GSC_OK && one.status != GSC_OK) {
+            r.status = one.status;
+            r.status_rank_plus_1 = one.status_rank_plus_1;
+        }
         r.generation = r.generation == 0     ? one.generation
                        : one.generation == 0 ? r.generation
                                              : std::min(r.generation, one.generation);
-        r.overflow |= one.overflow != 0 || one.found_inf != 0 || one.status != GSC_OK;
+        r.overflow |= overflow;
         r.measured &= one.measured;
-        r.amax = std::max(r.amax, one.amax);
+        r.digest |= one.digest;                                                /* equal, or 0 */
+        r.amax = std::isnan(r.amax) || r.amax >= one.amax ? r.amax : one.amax; /* a NaN survives */
         r.elements += one.elements;
         r.nan_count += one.nan_count;
         r.inf_count += one.inf_count;
@@ -348,8 +382,6 @@ inline std::vector<const gsc_kernels *> rungs_here(bool that_run = true)
             all.push_back(rung);
     return all;
 }
-
-/* ---- contexts ---- */
 
 /* Threads of the context's own, or what a function of the host runs. */
 struct Context {

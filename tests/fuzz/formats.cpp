@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Checkpoints and settings of any keys and values: what is refused changes nothing and says why,
 // what is taken is a policy and a state that can be used, written in every format and read again.
-#include <iterator>
-
 #include "fuzz.hpp"
 
 namespace {
@@ -47,19 +45,14 @@ void check_notes(const std::vector<gsc_note> &notes, size_t entries)
 /* Whether something is lost that decides later scales. */
 bool loses(const std::vector<gsc_note> &notes, const gsc_policy &p, const gsc_policy &back)
 {
-    static const char *const decide[] = {"scale",
-                                         "next_scale",
-                                         "good_steps",
-                                         "steps_since_change",
-                                         "overflows_since_reset",
-                                         "failed_backoffs",
-                                         "overflow_reset",
-                                         "hysteresis"};
+    static const std::vector<std::string> decide =
+        split("scale next_scale good_steps steps_since_change overflows_since_reset "
+              "failed_backoffs overflow_reset hysteresis");
     return p.backoff_factor != back.backoff_factor ||
            std::any_of(notes.begin(), notes.end(), [](const gsc_note &n) {
                const std::string field = n.field;
                return field.find("mean") != std::string::npos || field.find("slow") == 0 ||
-                      std::count(std::begin(decide), std::end(decide), field);
+                      std::count(decide.begin(), decide.end(), field);
            });
 }
 
@@ -113,15 +106,14 @@ void check_scaler(Source &source, const gsc_policy &p, gsc_state s)
 const std::vector<Format> &formats()
 {
     static const std::vector<Format> all = [] {
-        std::istringstream settings(
-            "init_scale growth_factor backoff_factor growth_interval enabled hysteresis "
-            "loss_scale scale_window min_loss_scale max_loss_scale initial_scale "
-            "initial_loss_scale min_scale max_scale initial_scale_power delayed_shift "
-            "scale_factor threshold tolerance init_loss_scaling incr_every_n_steps "
-            "steps_per_increase period factor hysteresis_refill raise_at_min lg_growth "
-            "initial_lg_scale dynamic apply_delay arithmetic target_amax quirks "
-            "use_dynamic_loss_scaling");
-        const std::vector<std::string> of_any(std::istream_iterator<std::string>(settings), {});
+        const std::vector<std::string> of_any =
+            split("init_scale growth_factor backoff_factor growth_interval enabled hysteresis "
+                  "loss_scale scale_window min_loss_scale max_loss_scale initial_scale "
+                  "initial_loss_scale min_scale max_scale initial_scale_power delayed_shift "
+                  "scale_factor threshold tolerance init_loss_scaling incr_every_n_steps "
+                  "steps_per_increase period factor hysteresis_refill raise_at_min lg_growth "
+                  "initial_lg_scale dynamic apply_delay arithmetic target_amax quirks "
+                  "use_dynamic_loss_scaling");
         std::vector<Format> formats;
         const gsc_policy p = preset_policy("torch");
         const gsc_state s = started(p);

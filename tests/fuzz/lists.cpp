@@ -89,7 +89,9 @@ Call random_call(Source &source, bool large)
     c.each = source.one_in(2);
     c.histogram = source.one_in(3);
     c.has_policy = source.one_in(3);
-    c.policy.guard_norm = source.one_in(4) ? 1 : 0;
+    c.policy.guard_norm = source.one_in(8) ? 1 : 0;
+    c.policy.guard_ratio = source.one_in(8) ? 2 : 0;
+    c.policy.guard_sigmas = source.one_in(8) ? 2 : 0;
     c.policy.overflow_test = source.one_in(2) ? GSC_TEST_NORM : GSC_TEST_ELEMENT;
     c.policy.target_amax = source.one_in(4) ? 1 : 0;
     const bool one_dtype = source.one_in(4), castless = source.one_in(3),

@@ -49,11 +49,6 @@ gsc_policy random_policy(Source &source)
     return p;
 }
 
-bool guards(const gsc_policy &p)
-{
-    return p.guard_norm != 0 || p.guard_ratio != 0 || p.guard_sigmas != 0;
-}
-
 /* Whether a change that would reach a limit is dropped, be it 0 or infinity. */
 bool drops(uint32_t rule)
 {
@@ -110,20 +105,23 @@ void check_update(const gsc_policy &p, const gsc_state &before, const gsc_state 
 
 gsc_report random_report(Random &random, uint64_t overflows_in_256, int kind)
 {
-    gsc_report r = report_of(random.next() % 256 < overflows_in_256 ? 'x' : '.');
+    const double floats_end = static_cast<double>(std::numeric_limits<float>::max());
+    const double ends[] = {nan_value,  infinity,
+                           floats_end, std::nextafter(floats_end, infinity),
+                           0x1p1000,   std::nextafter(0x1p1000, infinity)};
+    const float found_inf[] = {0, -0.0f, 1, 2, HUGE_VALF, NAN};
+    gsc_report r = measured;
+    if (random.next() % 256 < overflows_in_256) {
+        r.overflow = static_cast<int32_t>(random.next() % 4);
+        r.found_inf = found_inf[random.next() % 6];
+    }
     const double any = std::ldexp(1 + random.unit(), static_cast<int>(random.next() % 2000) - 1000);
     r.amax = kind == 0 ? any : kind == 1 ? 3.25 : random.unit() * 1e-3;
     if (random.next() % 16 == 0)
         r.amax = 0;
-    r.sum_squares = random.next() % 64 ? r.amax : HUGE_VAL;
+    r.sum_squares = random.next() % 64 ? r.amax : ends[random.next() % 6];
     r.generation = random.next() % 4;
     return r;
-}
-
-bool is_overflow(const gsc_policy &p, const gsc_report &r)
-{
-    return r.overflow || (guards(p) && r.sum_squares > 0x1p1000) ||
-           (p.overflow_test == GSC_TEST_NORM && r.sum_squares > std::numeric_limits<float>::max());
 }
 
 void damage(Bytes &bytes, Source &source)

@@ -102,19 +102,6 @@ defmodule GradScaler.ConcurrencyTest do
     assert GradScaler.device_get(GradScaler.device_put(shared(), device)) == shared()
   end
 
-  test "a process that is killed in a dirty call harms nobody" do
-    large = {:f32, :binary.copy(<<1.0::little-float-32>>, 2_000_000)}
-    scaler = GradScaler.new("torch")
-
-    for delay <- 0..10 do
-      victim = spawn(fn -> GradScaler.unscale(large, scaler) end)
-      Process.sleep(div(delay, 3))
-      Process.exit(victim, :kill)
-    end
-
-    assert {_, %{overflow: false}} = GradScaler.unscale(large, scaler)
-  end
-
   test "the library is upgraded while others call it" do
     scaler = GradScaler.new("torch")
     trees = Map.values(shared())

@@ -169,8 +169,11 @@ defmodule GradScaler.DeviceTest do
           for _ <- 1..100, do: unscale(device_put(@good, device), new())
         end
 
-        for delay <- 0..20 do
-          victim = spawn(use_device)
+        large = {:f32, :binary.copy(<<1.0::little-float-32>>, 2_000_000)}
+        call_on_dirty_scheduler = fn -> unscale(large, new()) end
+
+        for delay <- 0..20, use <- [use_device, call_on_dirty_scheduler] do
+          victim = spawn(use)
           Process.sleep(div(delay, 4))
           Process.exit(victim, :kill)
         end
@@ -178,6 +181,7 @@ defmodule GradScaler.DeviceTest do
         tree = Task.await(Task.async(fn -> device_put(@good, on(context.kind)) end), 60_000)
         :erlang.garbage_collect()
         assert device_get(tree) == @good
+        assert {_, %{overflow: false}} = call_on_dirty_scheduler.()
       end
     end
   end

@@ -94,10 +94,18 @@ fn the_verdict_before_the_step_is_that_of_the_update() {
 }
 
 #[test]
-fn a_report_that_is_late_or_used_before_is_stale() {
+fn late_gradients_keep_their_factor_and_a_report_that_is_late_or_used_before_is_stale() {
     let mut scaler = torch(|policy| policy);
+    let late = scaler.factor();
+    scaler.update(&Report::of(true)).unwrap();
+    let generations = (late.generation(), scaler.factor().generation());
+    assert_eq!((generations, Factor::ONE.generation()), ((1, 2), 0));
+    let mut grads = [65536.0f64];
+    let report = late.unscale(&mut [TensorMut::new(&mut grads)], None);
+    assert_eq!((grads, report.unwrap().generation()), ([1.0], 1));
+    assert_eq!(late.multiply(4.0).unwrap().inverse(), 0.25 / 65536.0);
     let report = scaler.measure(&[], Want::NONE).unwrap();
-    assert_eq!(report.generation(), scaler.factor().generation());
+    assert_eq!(report.generation(), 2);
     assert_eq!(scaler.set_rank(&report, 3).unwrap().rank(), Some(3));
     let twice = |scaler: &mut Scaler, report| {
         [(); 2].map(|()| scaler.update(report).unwrap().contains(Event::STALE))
