@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""gradscaler.roundpipe against recordings, against RoundPipe's own class, and under threads."""
+"""gradscaler.roundpipe beside RoundPipe's own class, and under threads."""
 
 import copy
 import importlib
 import importlib.util
-import multiprocessing
 import pickle
 import random
 import threading
@@ -13,7 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from conftest import call, parameter_of, run, set_gradient, sgd, stubs, traces
+from conftest import call, parameter_of, run, set_gradient, sgd, stubs
+from support import in_a_forked_child, refusal
 
 import gradscaler
 from gradscaler.roundpipe import GradScaler, OptimizerThread, RoundPipeStream
@@ -30,17 +30,11 @@ def thread():
 # ---- the same scales ----
 
 
-@pytest.mark.parametrize("settings, trace", traces("roundpipe"))
-def test_a_recording_of_roundpipe(settings, trace, thread):
-    numbers = ("init_scale", "growth_factor", "backoff_factor", "growth_interval")
-    scaler = GradScaler(*(settings[name] for name in numbers), executor=thread)
-    steps = [*trace["scale"], 0].index(0)  # with a scale of 0 RoundPipe would train on, and on nothing
-    scales = run(scaler, trace["overflow"][:steps], is_async=bool(settings["apply_delay"]))
-    scaler.get_growth_factor(up_to_date=True)
-    assert [*scales, scaler.get_scale()] == trace["scale"][: steps + 1]
-    if scaler.get_scale() == 0:
-        with pytest.raises(ValueError, match="scale is 0"):
-            run(scaler, "0")
+def test_a_scale_of_0_with_which_roundpipe_would_train_on_nothing_is_refused(thread):
+    scaler = GradScaler(2.0**-148, executor=thread)
+    assert run(scaler, "11", is_async=False) == [2.0**-148, 2.0**-149]
+    with pytest.raises(ValueError, match="scale is 0"):
+        run(scaler, "0")
 
 
 class Relay:
@@ -305,15 +299,6 @@ def test_pickling_in_the_middle_of_a_step_is_refused(thread):
 # ---- threads ----
 
 
-def in_threads(count, function):
-    threads = [threading.Thread(target=function, args=(which,), daemon=True) for which in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(timeout=100)
-    assert not any(thread.is_alive() for thread in threads)
-
-
 def test_eight_producers_and_a_slow_optimizer_neither_stop_nor_lose_an_update(thread):
     """Each step, eight threads scale and submit; the optimizer's thread is late at random; one of them updates."""
     producers, steps = 8, 400
@@ -342,7 +327,12 @@ def test_eight_producers_and_a_slow_optimizer_neither_stop_nor_lose_an_update(th
             gate.wait()
         values[which] = parameter_of(optimizer).item()
 
-    in_threads(producers, produce)
+    threads = [threading.Thread(target=produce, args=(which,), daemon=True) for which in range(producers)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join(timeout=100)
+    assert not any(each.is_alive() for each in threads)
     scaler.get_growth_factor(up_to_date=True)  # waits for the last update
     alone = gradscaler.Scaler("roundpipe", init_scale=2.0**10, growth_interval=3)
     for overflow in overflows:
@@ -353,34 +343,12 @@ def test_eight_producers_and_a_slow_optimizer_neither_stop_nor_lose_an_update(th
         assert values[which] == -0.25 * (steps - own)
 
 
-def stepped(scaler):
-    run(scaler, "0")
-    return scaler.state_dict()["_growth_tracker"]
-
-
-def refusal(scaler):
-    with pytest.raises(RuntimeError) as raised:
-        scaler.update()
-    return str(raised.value)
-
-
-def in_fork(function, scaler):
-    """Returns what a function returns in a forked process."""
-    context = multiprocessing.get_context("fork")
-    results = context.SimpleQueue()
-    child = context.Process(target=lambda: results.put(function(scaler)), daemon=True)
-    child.start()
-    child.join(timeout=30)
-    assert child.exitcode == 0
-    return results.get()
-
-
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_forked_process_has_an_optimizer_thread_of_its_own():
     scaler = GradScaler()
     run(scaler, "00")
     scaler.get_growth_factor(up_to_date=True)
-    assert in_fork(stepped, scaler) == 3
+    assert in_a_forked_child(lambda: (run(scaler, "0"), scaler.state_dict()["_growth_tracker"]))[1] == 3
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
@@ -389,6 +357,7 @@ def test_a_process_that_is_forked_during_an_update_does_not_wait_for_it():
     scaler.executor.submit(go.wait)
     scaler.update()
     try:
-        assert "forked while an update was under way" in in_fork(refusal, scaler)
+        told = in_a_forked_child(lambda: refusal(scaler.update, of=RuntimeError))
+        assert "forked while an update was under way" in told
     finally:
         go.set()
