@@ -107,11 +107,7 @@ CONTAINERS = {
     "odd": {"loss_scale": 2048.0, "unskipped": 3, "x": "x" * 1000, "é" * 1000: 1, "": 2, "huge": 10**400, "z": 1j},
     "circular": CIRCULAR,
     "numbered variables of keras": {"optimizer": dict(zip("012345", (7, 0.1, 3, 2048.0, 7, 0.1), strict=True))},
-    "weights with the name of a scale": {
-        "dynamic_scale": {"scale": 2048.0, "fin_steps": 3},
-        "params": NORMS,
-        "step": 7,
-    },
+    "weights with a scale's name": {"dynamic_scale": {"scale": 2048.0, "fin_steps": 3}, "params": NORMS, "step": 7},
 }
 
 

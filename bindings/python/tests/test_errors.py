@@ -107,7 +107,7 @@ OBJECT = "must be a dict or an object with attributes"
 HOLDS = "out or dtype: pass it to gradscaler.Arrays, which hold gradients and results"
 TAKEN = "float32, float64, float16, bfloat16, float8_e4m3fn, float8_e5m2, gradscaler.cb16, complex64 or complex128"
 NAME = "format must be the name of one of gradscaler.formats(), not None"
-AMAX = "report.amax was not measured, and this policy judges by it: pass want=Want.AMAX to the call"
+NOT_MEASURED = "report.%s was not measured, and this policy judges by it: pass want=Want.%s to the call"
 
 
 def of_c(options=None, on=None, report=REPORT):
@@ -117,7 +117,10 @@ def of_c(options=None, on=None, report=REPORT):
 MESSAGES = [
     (lambda s: Policy("torch", min_scale=-1.0), "min_scale is -1: it must be above 0, finite and"),
     (lambda s: s.clip_factor(s.measure(X), 1.0), "the report has no norm: pass want=gradscaler.Want.NORM"),
-    (lambda s: Scaler("static", target_amax=1.0, growth_factor=2.0).update(s.measure(X)), AMAX),
+    (
+        lambda s: Scaler("static", target_amax=1.0, growth_factor=2.0).update(s.measure(X)),
+        NOT_MEASURED % ("amax", "AMAX"),
+    ),
     (lambda s: s.measure(X, factor=Factor()), "factor.scale is 0: it must be finite and above 0: a state"),
     (lambda s: s.measure([ones(dtype=int)]), f"grads[0] has dtype int64, which is not supported: pass {TAKEN}"),
     (lambda s: Policy("pytorch"), 'preset is "pytorch", which is no preset: did you mean "torch"?'),
@@ -147,10 +150,7 @@ MESSAGES = [
     (lambda s: Arrays({"w": X[0], "b": X[0]}), "grads['b'] shares memory with grads['w']: it would be written"),
     (lambda s: s.unscale([V[:5], V[4:9]]), "grads[1] shares memory with grads[0]: "),
     (lambda s: s.unscale_accumulate([V[:4]], [V[:4]]), "out[0].data overlaps its input"),
-    (
-        lambda s: s.unscale([V[6:8], V[:4]], [V[3:5], V[8:12]]),
-        "grads[1] shares memory with out[0]: it would be written",
-    ),
+    (lambda s: s.unscale([V[6:8], V[:4]], [V[3:5], V[16:]]), "grads[1] shares memory with out[0]: it would be written"),
     (lambda s: Arrays(Arrays(X)), "grads: expected a list or dict of arrays, not Arrays"),
     (lambda s: Arrays(X, Arrays(X)), "out: expected a list or dict of arrays, not Arrays"),
     (lambda s: Scaler(guard_sigma=1), "a policy has no field 'guard_sigma': did you mean 'guard_sigmas'?"),
@@ -169,10 +169,7 @@ MESSAGES = [
     (lambda s: Policy(b"torch"), "preset must be a name, not b'torch'"),
     (lambda s: Report(overflw=1), "a report has no field 'overflw'"),
     (lambda s: s.measure(X, factor=s.factor, unscaled=True), "pass factor or unscaled, not both"),
-    (
-        lambda s: Scaler("guard").update(False),
-        "report.norm was not measured, and this policy judges by it: pass want=W",
-    ),
+    (lambda s: Scaler("guard").update(False), NOT_MEASURED % ("norm", "NORM")),
     (
         lambda s: Policy("recommended").replace(max_scale=2.0**-20),
         "min_scale is 6.103515625e-05: it must be at most max_scale",

@@ -21,13 +21,6 @@ def overflows(seed):
     return found[:60]
 
 
-@pytest.fixture(params=[*peers.LIGHT, *peers.HEAVY], ids=lambda peer: peer.__name__)
-def peer(request):
-    if request.param in peers.HEAVY and not request.config.getoption("--long"):
-        pytest.skip("with --long: its package is heavy")
-    return request.param
-
-
 def scales_of(scaler, steps):
     """Returns the scales before each step, of a peer or of ours."""
     found = []
@@ -37,6 +30,7 @@ def scales_of(scaler, steps):
     return found
 
 
+@pytest.mark.parametrize("peer", peers.PEERS, ids=lambda peer: peer.__name__)
 @pytest.mark.parametrize("seed", range(2))
 def test_training_goes_on_equally_by_its_settings_from_its_checkpoint_and_from_ours(peer, seed):
     theirs, again = peer(), peer()
@@ -45,7 +39,7 @@ def test_training_goes_on_equally_by_its_settings_from_its_checkpoint_and_from_o
     ours.load_state_dict(theirs.save())
     steps = overflows(seed + 100)
     assert scales_of(ours, steps) == scales_of(theirs, steps)
-    again.load(ours.state_dict(theirs.format, prefix=theirs.prefix))
+    again.load(ours.state_dict(theirs.format))
     steps = overflows(seed + 200)
     assert scales_of(again, steps) == scales_of(ours, steps) == scales_of(theirs, steps)
 

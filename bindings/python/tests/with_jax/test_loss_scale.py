@@ -150,9 +150,7 @@ def loss_fn(params, x):
 PARAMS, X = {"w": jnp.full((4, 3), 0.5)}, jnp.arange(8.0).reshape(2, 4) / 8
 
 
-@pytest.mark.parametrize(
-    "text", ["p=f32,c=f16,o=f32", "c=f16", "p=f16,c=bf16", "half", "params=float32,compute=bfloat16"]
-)
+@pytest.mark.parametrize("text", ["p=f32,c=f16,o=f32", "c=f16", "p=f16,c=bf16", "half", "params=f32,compute=bfloat16"])
 def test_the_dtype_policy_is_jmps(text):
     ours, theirs, tree = DtypePolicy.from_string(text), jmp.get_policy(text), {"a": jnp.ones(2), "i": jnp.arange(2)}
     for kind in "param", "compute", "output":

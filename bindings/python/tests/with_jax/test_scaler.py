@@ -349,11 +349,8 @@ def test_a_batch_of_scalers_is_read_by_its_members():
     assert two.events.shape == two.stopped.shape == (2,) and two.factor.shape == (2, 8)
     reports = jax.vmap(lambda s: s.measure([jnp.ones(2)], per_tensor=True))(two)
     calls = [(two.to_host,), (two.state_dict,), (two.set_scale, 2.0), (two.scale, 1.0), (two.update, True)]
-    calls += [
-        (two.unscale, [jnp.ones(2)]),
-        (reports.to_host,),
-        *((getattr, reports, it) for it in ("per_tensor", "bad")),
-    ]
+    calls += [(two.unscale, [jnp.ones(2)]), (reports.to_host,)]
+    calls += [(getattr, reports, name) for name in ("per_tensor", "bad")]
     for call, *arguments in calls:
         with pytest.raises(ValueError, match=r"a batch of 2: take one with jax.tree.map\(lambda a: a\[0\], ...\)"):
             call(*arguments)

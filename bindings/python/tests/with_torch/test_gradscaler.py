@@ -426,11 +426,7 @@ def test_a_checkpoint_of_another_framework_is_recognised_nested_or_not_and_writt
         assert one.notes and state.keys() == {"scale", "growth_tracker", "hysteresis_tracker"}
 
 
-CLASSES = {
-    "GradScaler": lambda: GradScaler("cpu"),
-    "Scaler": gradscaler.Scaler,
-    "TensorScaler": TensorScaler,
-}
+CLASSES = {"GradScaler": lambda: GradScaler("cpu"), "Scaler": gradscaler.Scaler, "TensorScaler": TensorScaler}
 
 
 def contents(scaler):

@@ -26,10 +26,8 @@ def guarded(rule, **fields):
 
 
 def norms(seed, count=60):
-    chance = random.Random(seed)
-    return [
-        chance.choice([40.0, 400.0, math.inf]) if chance.random() < 0.2 else 2 + chance.random() for _ in range(count)
-    ]
+    draw = random.Random(seed)
+    return [draw.choice([40.0, 400.0, math.inf]) if draw.random() < 0.2 else 2 + draw.random() for _ in range(count)]
 
 
 class Model:
