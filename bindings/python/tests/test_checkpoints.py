@@ -64,7 +64,26 @@ def test_what_a_state_dict_lacks_is_that_of_its_preset_and_said():
     assert ("growth_interval", 2000) in [(note.field, note.value) for note in notes if note.kind == NoteKind.MISSING]
 
 
-# ---- checkpoints and settings of frameworks ----
+RECORDINGS = [
+    json.loads(path.read_text()) for path in (pathlib.Path(__file__).parents[3] / "tests/traces").glob("*.json")
+]
+DEFAULTS = {recording["preset"]: recording["defaults"] for recording in RECORDINGS if "preset" in recording}
+WITHOUT_A_PEER = {
+    "recommended",
+    "none",
+    "guard",
+    "static",
+    "olmo_like",
+}  # the last is near its peer, as its summary says
+
+
+@pytest.mark.parametrize("preset", DEFAULTS)
+def test_a_preset_has_the_defaults_of_its_peer(preset):
+    assert (Policy.from_settings(preset, DEFAULTS[preset]), DEFAULTS[preset] != {}) == (Policy(preset), True)
+
+
+def test_every_preset_but_our_own_has_a_recording_that_every_language_replays():
+    assert set(gradscaler.presets()) == set(DEFAULTS) | WITHOUT_A_PEER
 
 
 def torch_state(**keys):

@@ -174,9 +174,6 @@ def test_a_norm_that_the_loop_clips_to_is_not_clipped_once_more(max_norm, left):
         assert norm_of(gradients) == pytest.approx(left)
 
 
-# ---- what is refused or fails ----
-
-
 @pytest.mark.parametrize("fused", [False, True])
 def test_what_torch_refuses_leaves_the_gradients_alone(fused):
     model, optimizer, scaler = world(guarded("norm"), optimizer=torch.optim.Adam, fused=fused)

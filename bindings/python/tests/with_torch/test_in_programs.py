@@ -157,7 +157,8 @@ def test_a_guard_that_sees_only_clipped_gradients_says_so(fused):
             optimizer.zero_grad()
             scaler.scale((p * (i + 1.0)).sum()).backward()
             torch.nn.utils.clip_grad_norm_([p], 0.5)
-            make_step(scaler, optimizer)
+            scaler.step(optimizer)
+            scaler.update()
     assert len(seen) == 1 and seen[0].filename == __file__
 
 
