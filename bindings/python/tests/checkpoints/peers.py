@@ -45,28 +45,6 @@ def of_flax():
     return Peer("flax", settings, step, lambda: float(scaler.scale), save, load)
 
 
-def of_jmp():
-    """jmp.DynamicLossScale, its two leaves by name."""
-    import jax.numpy as jnp
-    import jmp
-
-    def step(overflow):
-        nonlocal scaler
-        scaler = scaler.adjust(np.bool_(not overflow))
-
-    def save():
-        return {"loss_scale": scaler.loss_scale, "counter": scaler.counter}
-
-    def load(state):
-        nonlocal scaler
-        scale, counter = jnp.asarray(state["loss_scale"], "float32"), jnp.asarray(int(state["counter"]))
-        scaler = jmp.DynamicLossScale(scale, counter, settings["period"])
-
-    settings, scaler = {"loss_scale": 1024.0, "period": 5}, None
-    load({**settings, "counter": 0})
-    return Peer("jmp", settings, step, lambda: float(scaler.loss_scale), save, load)
-
-
 def of_keras():
     """keras LossScaleOptimizer, its variables by name."""
     import keras
@@ -87,4 +65,4 @@ def of_keras():
     return Peer("keras", settings, step, lambda: float(scaler.dynamic_scale.numpy()), save, load)
 
 
-PEERS = [of_torch, of_flax, of_jmp, of_keras]
+PEERS = [of_torch, of_flax, of_keras]

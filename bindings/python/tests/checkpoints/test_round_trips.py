@@ -4,6 +4,7 @@
 import importlib
 import io
 import json
+import os
 import random
 import zipfile
 
@@ -11,6 +12,8 @@ import peers
 import pytest
 
 from gradscaler import Policy, Scaler
+
+os.environ.setdefault("KERAS_BACKEND", "torch")
 
 
 def overflows(seed):
