@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from conftest import call, parameter_of, run, set_gradient, sgd, stubs
+from conftest import call, in_a_step, parameter_of, run, set_gradient, sgd, stubs
 from support import in_a_forked_child, refusal
 
 import gradscaler
@@ -25,9 +25,6 @@ INF, NAN = float("inf"), float("nan")
 def thread():
     with OptimizerThread("test optimizer") as thread:
         yield thread
-
-
-# ---- the same scales ----
 
 
 def test_a_scale_of_0_with_which_roundpipe_would_train_on_nothing_is_refused(thread):
@@ -148,9 +145,6 @@ def test_inside_roundpipe_its_optimizer_stream_is_the_executor(theirs):
     assert parameter_of(optimizer).tolist() == [0.75, 1.5, 2.25]
 
 
-# ---- errors ----
-
-
 def test_an_error_on_the_optimizers_thread_reaches_the_caller_and_the_scaler_goes_on(thread):
     scaler, optimizer = GradScaler(init_scale=8.0, executor=thread), sgd()
     with pytest.raises(AssertionError, match="No inf checks"):
@@ -189,6 +183,7 @@ def test_an_error_on_the_optimizers_thread_reaches_the_caller_and_the_scaler_goe
         (lambda: GradScaler().load_state_dict({}), RuntimeError, "empty"),
         (lambda: GradScaler().load_state_dict(GradScaler().state_dict() | {"saved": "00"}), ValueError, "saved"),
         (lambda: GradScaler().step(sgd(), closure=lambda: 0), RuntimeError, "Closure"),
+        (lambda: pickle.dumps(in_a_step(GradScaler())), AssertionError, "after update"),
     ],
 )
 def test_what_is_wrong_is_refused_at_once(make, error, text):
@@ -209,9 +204,6 @@ def test_parameters_are_named_in_reports_and_when_they_are_refused(thread):
     layer.half().weight.grad = torch.ones(1, 2).half()
     with pytest.raises(ValueError, match="weight is float16"):
         scaler.unscale_(torch.optim.SGD(layer.named_parameters(), lr=1.0))
-
-
-# ---- kinds of gradients, executors ----
 
 
 def test_gradients_of_any_layout_are_unscaled_where_they_are(thread):
@@ -259,9 +251,6 @@ def test_disabled_everything_is_the_optimizers_own():
     assert (scaler.get_scale(), scaler.is_enabled(), scaler.state_dict()) == (1.0, False, {})
 
 
-# ---- checkpoints ----
-
-
 def reloaded(scaler):
     again = GradScaler(executor=scaler.executor)
     again.load_state_dict(copy.deepcopy(scaler.state_dict()))
@@ -286,17 +275,6 @@ def test_checkpoints_go_to_torchs_class_and_to_a_plain_scaler_and_come_back(thre
     assert (back.state_dict()["_growth_tracker"], back.get_growth_interval()) == (state["_growth_tracker"], 3)
     plain.load_state_dict(state, "roundpipe")
     assert (plain.loss_scale, plain.policy.growth_interval) == (scaler.get_scale(), 3)
-
-
-def test_pickling_in_the_middle_of_a_step_is_refused(thread):
-    scaler, optimizer = GradScaler(executor=thread), sgd()
-    set_gradient(optimizer, 1.0)
-    scaler.unscale_(optimizer)
-    with pytest.raises(AssertionError, match="after update"):
-        pickle.dumps(scaler)
-
-
-# ---- threads ----
 
 
 def test_eight_producers_and_a_slow_optimizer_neither_stop_nor_lose_an_update(thread):
