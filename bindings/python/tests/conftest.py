@@ -3,4 +3,4 @@
 
 
 def pytest_addoption(parser):
-    parser.addoption("--long", action="store_true", help="longer forms, and older versions")
+    parser.addoption("--long", action="store_true", help="longer forms, older versions, and packages that are heavy")

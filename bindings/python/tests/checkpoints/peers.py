@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: MIT
 """The scalers of installed packages behind one face: what to give them, what they save, how they step."""
 
+import pickle
+import types
 from collections import namedtuple
 
 import numpy as np
 
-Peer = namedtuple("Peer", ["format", "settings", "step", "scale", "save", "load"])  # the last four are functions
+# A format, the settings, four functions, and where the scaler is in a checkpoint.
+Peer = namedtuple("Peer", ["format", "settings", "step", "scale", "save", "load", "prefix"], defaults=[None])
 
 
 def of_torch():
@@ -45,6 +48,28 @@ def of_flax():
     return Peer("flax", settings, step, lambda: float(scaler.scale), save, load)
 
 
+def of_jmp():
+    """jmp.DynamicLossScale, its two leaves by name."""
+    import jax.numpy as jnp
+    import jmp
+
+    def step(overflow):
+        nonlocal scaler
+        scaler = scaler.adjust(np.bool_(not overflow))
+
+    def save():
+        return {"loss_scale": scaler.loss_scale, "counter": scaler.counter}
+
+    def load(state):
+        nonlocal scaler
+        scale, counter = jnp.asarray(state["loss_scale"], "float32"), jnp.asarray(int(state["counter"]))
+        scaler = jmp.DynamicLossScale(scale, counter, settings["period"])
+
+    settings, scaler = {"loss_scale": 1024.0, "period": 5}, None
+    load({**settings, "counter": 0})
+    return Peer("jmp", settings, step, lambda: float(scaler.loss_scale), save, load)
+
+
 def of_keras():
     """keras LossScaleOptimizer, its variables by name."""
     import keras
@@ -65,4 +90,44 @@ def of_keras():
     return Peer("keras", settings, step, lambda: float(scaler.dynamic_scale.numpy()), save, load)
 
 
-PEERS = [of_torch, of_flax, of_keras]
+def of_deepspeed():
+    """deepspeed DynamicLossScaler, pickled as its ZeRO checkpoints do."""
+    from deepspeed.runtime.fp16 import loss_scaler
+
+    def save():
+        return pickle.loads(pickle.dumps({"loss_scaler": scaler, "zero_stage": 2}))
+
+    def load(state):
+        saved = state["loss_scaler"]
+        vars(scaler).update(saved if isinstance(saved, dict) else vars(saved))
+
+    loss_scaler.dist.get_rank = lambda: 1  # only rank 0 logs
+    settings = {"init_scale": 1024.0, "scale_window": 5, "min_scale": 1.0}
+    settings |= {"delayed_shift": 2, "consecutive_hysteresis": False}
+    scaler = loss_scaler.DynamicLossScaler(**settings)
+    return Peer("deepspeed", settings, scaler.update_scale, lambda: scaler.cur_scale, save, load, "loss_scaler")
+
+
+def of_paddle():
+    """paddle.amp.GradScaler with a real optimizer."""
+    import paddle
+    from paddle.amp import grad_scaler
+
+    def step(overflow):
+        scaler._cache_found_inf = overflow
+        scaler._update()
+
+    def load(state):
+        scaler.load_state_dict({**state, "scale": np.reshape(state["scale"], 1)})  # it takes the first element
+
+    # It turns itself off where there is no GPU.
+    place = types.SimpleNamespace(is_gpu_place=lambda: True)
+    grad_scaler._dygraph_tracer = lambda: types.SimpleNamespace(_expected_place=place)
+    grad_scaler.float = lambda x: getattr(x, "item", x.__float__)()  # its message fails with NumPy from 2.4 on
+    settings = {"init_loss_scaling": 1024.0, "incr_every_n_steps": 5, "decr_every_n_nan_or_inf": 2}
+    scaler = paddle.amp.GradScaler(**settings)
+    return Peer("paddle_dygraph", settings, step, lambda: scaler._scale.item(), scaler.state_dict, load)
+
+
+LIGHT = [of_torch, of_flax, of_jmp, of_keras]
+HEAVY = [of_deepspeed, of_paddle]

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""What the tests of the drop-ins share: random calls, and an optimizer whose gradients a test sets."""
+"""What the tests of the drop-ins share: recordings, and an optimizer whose gradients a test sets."""
 
 import contextlib
+import json
 import sys
 import types
 from pathlib import Path
@@ -18,6 +19,16 @@ torch.set_num_threads(1)
 def sequences(request):
     """How many random call sequences are compared."""
     return 20_000 if request.config.getoption("--long") else 800
+
+
+def traces(*names):
+    """(settings, recording) of these of tests/traces, as pytest parameters."""
+    recordings = [(name, json.loads((ROOT / "tests" / "traces" / f"{name}.json").read_text())) for name in names]
+    return [
+        pytest.param(recording["defaults"] | trace["overrides"], trace, id=f"{name}-{trace['name']}")
+        for name, recording in recordings
+        for trace in recording["traces"]
+    ]
 
 
 @contextlib.contextmanager

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""gradscaler.cerebras beside Cerebras' own class, and in a trainer's loop."""
+"""gradscaler.cerebras against recordings, beside Cerebras' own class, and in a trainer's loop."""
 
 import contextlib
 import copy
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import call, in_a_step, parameter_of, run, set_gradient, sgd, stubs
+from conftest import call, in_a_step, parameter_of, run, set_gradient, sgd, stubs, traces
 
 from gradscaler.cerebras import GradScaler, optimizer_step
 
@@ -23,6 +23,19 @@ INF, NAN = float("inf"), float("nan")
 
 def dynamic(half_dtype=None, **options):
     return GradScaler("dynamic", half_dtype=half_dtype, **options)
+
+
+@pytest.mark.parametrize("settings, trace", traces("cerebras", "cerebras_cb16"))
+def test_a_recording_of_cerebras(settings, trace, request):
+    half = "cbfloat16" if "cb16" in request.node.name else "float16"
+    limits = {f"{end}_loss_scale": settings[f"{end}_scale"] for end in ("min", "max")}
+    limits |= {name: settings[name] for name in ("init_scale", "overflow_tolerance")}
+    scaler = dynamic(half, steps_per_increase=settings["growth_interval"], **limits)
+    assert trace["overflow"] == trace["skipped"]
+    for bad, scale in zip(trace["overflow"], trace["scale"], strict=False):
+        assert run(scaler, bad) == [scale]
+        assert scaler.get_scale() in (settings["min_scale"], scaler.get_non_clamped_scale())
+    assert scaler.get_scale().item() == trace["scale"][-1]
 
 
 def seen(scaler):

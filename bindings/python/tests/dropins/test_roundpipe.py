@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""gradscaler.roundpipe beside RoundPipe's own class, and under threads."""
+"""gradscaler.roundpipe against recordings, beside RoundPipe's own class, and under threads."""
 
 import copy
 import importlib
@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from conftest import call, in_a_step, parameter_of, run, set_gradient, sgd, stubs
+from conftest import call, in_a_step, parameter_of, run, set_gradient, sgd, stubs, traces
 from support import in_a_forked_child, refusal
 
 import gradscaler
@@ -27,11 +27,17 @@ def thread():
         yield thread
 
 
-def test_a_scale_of_0_with_which_roundpipe_would_train_on_nothing_is_refused(thread):
-    scaler = GradScaler(2.0**-148, executor=thread)
-    assert run(scaler, "11", is_async=False) == [2.0**-148, 2.0**-149]
-    with pytest.raises(ValueError, match="scale is 0"):
-        run(scaler, "0")
+@pytest.mark.parametrize("settings, trace", traces("roundpipe"))
+def test_a_recording_of_roundpipe(settings, trace, thread):
+    numbers = ("init_scale", "growth_factor", "backoff_factor", "growth_interval")
+    scaler = GradScaler(*(settings[name] for name in numbers), executor=thread)
+    steps = [*trace["scale"], 0].index(0)  # with a scale of 0 RoundPipe would train on, and on nothing
+    scales = run(scaler, trace["overflow"][:steps], is_async=bool(settings["apply_delay"]))
+    scaler.get_growth_factor(up_to_date=True)
+    assert [*scales, scaler.get_scale()] == trace["scale"][: steps + 1]
+    if scaler.get_scale() == 0:
+        with pytest.raises(ValueError, match="scale is 0"):
+            run(scaler, "0")
 
 
 class Relay:
