@@ -64,7 +64,26 @@ def test_what_a_state_dict_lacks_is_that_of_its_preset_and_said():
     assert ("growth_interval", 2000) in [(note.field, note.value) for note in notes if note.kind == NoteKind.MISSING]
 
 
-# ---- checkpoints and settings of frameworks ----
+RECORDINGS = [
+    json.loads(path.read_text()) for path in (pathlib.Path(__file__).parents[3] / "tests/traces").glob("*.json")
+]
+DEFAULTS = {recording["preset"]: recording["defaults"] for recording in RECORDINGS if "preset" in recording}
+WITHOUT_A_PEER = {
+    "recommended",
+    "none",
+    "guard",
+    "static",
+    "olmo_like",
+}  # the last is near its peer, as its summary says
+
+
+@pytest.mark.parametrize("preset", DEFAULTS)
+def test_a_preset_has_the_defaults_of_its_peer(preset):
+    assert (Policy.from_settings(preset, DEFAULTS[preset]), DEFAULTS[preset] != {}) == (Policy(preset), True)
+
+
+def test_every_preset_but_our_own_has_a_recording_that_every_language_replays():
+    assert set(gradscaler.presets()) == set(DEFAULTS) | WITHOUT_A_PEER
 
 
 def torch_state(**keys):
@@ -107,11 +126,7 @@ CONTAINERS = {
     "odd": {"loss_scale": 2048.0, "unskipped": 3, "x": "x" * 1000, "é" * 1000: 1, "": 2, "huge": 10**400, "z": 1j},
     "circular": CIRCULAR,
     "numbered variables of keras": {"optimizer": dict(zip("012345", (7, 0.1, 3, 2048.0, 7, 0.1), strict=True))},
-    "weights with the name of a scale": {
-        "dynamic_scale": {"scale": 2048.0, "fin_steps": 3},
-        "params": NORMS,
-        "step": 7,
-    },
+    "weights with a scale's name": {"dynamic_scale": {"scale": 2048.0, "fin_steps": 3}, "params": NORMS, "step": 7},
 }
 
 

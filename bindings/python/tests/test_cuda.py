@@ -410,9 +410,6 @@ time.sleep(0.05)
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
-# ---- several devices ----
-
-
 def test_an_out_of_another_length_is_refused():
     for call, count, device in itertools.product([scaler_of().unscale, Arrays], [1, 3], [0, 1]):
         with pytest.raises(ValueError, match=f"2 tensors and {count} outputs"):
@@ -573,9 +570,6 @@ def test_what_only_the_device_finds_out_is_an_error(monkeypatch):
     assert (refused.value.status, refused.value.name) == (c.GSC_ERROR_VALUE, "report")
 
 
-# ---- what an array may be ----
-
-
 def test_arrays_of_jax_are_read_only(monkeypatch):
     monkeypatch.setitem(sys.modules, "jax", SimpleNamespace(Array=Buffered))
     grads = {"good": Tensor([8]), "bad": Buffered([8])}
@@ -642,19 +636,6 @@ def test_memory_that_a_driver_refuses_is_one_error(monkeypatch):
         gradscaler._cuda.HostCopy(context)
     gc.collect()
     assert ignored == []
-
-
-@pytest.mark.parametrize("axes", [(0, 3, 1, 2), (3, 2, 1, 0)])
-@pytest.mark.parametrize(("kind", "place"), [(Tensor, CUDA), (OldTensor, CUDA), (Tensor, 1)])
-def test_any_dense_order_of_dimensions(axes, kind, place):
-    values = np.arange(2 * 3 * 1 * 5, dtype=F32).reshape(2, 3, 1, 5)
-    gradient, into = kind(values, kind=place), kind(np.zeros((2, 3, 1, 5)), kind=place)
-    for tensor in gradient, into:
-        tensor.array = tensor.array.transpose(axes)
-    scaler_of().unscale([gradient], out=[into])
-    assert np.array_equal(into.array, values.transpose(axes) / 8)
-    with pytest.raises(Error, match="has another shape or memory order"):
-        scaler_of().unscale([gradient], out=[kind(np.zeros(gradient.shape), kind=place)])
 
 
 def test_an_empty_tensor_and_an_empty_list():

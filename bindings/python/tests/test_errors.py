@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What is refused: the error names the argument, the field, the parameter or the key, and nothing has changed.
-
-Every table has the bad input and the words that the message must contain.
-"""
+"""What is refused: the error names the argument, the field, the parameter or the key, and nothing has changed."""
 
 import copy
 import ctypes
@@ -38,9 +35,6 @@ def short(value):
 
 def ones(*shape, dtype=F32, **kwargs):
     return np.ones(shape or 3, dtype, **kwargs)
-
-
-# ---- arrays ----
 
 
 def strange(describe):
@@ -102,12 +96,14 @@ def test_what_cannot_be_written_is_refused_in_place_and_as_out_but_measured(bad)
 
 X, V, REPORT, GRADS = [ones()], np.full(20, 8, F32), Report(), {"w": ones(2, 3), "b": ones(3)}
 HELD, MEMORY = Arrays(GRADS), c.gsc_memory_create(None, c.GSC_MEMORY_HOST, 2 * SIZE)
-HELD_BY_C, READ_BY_C = HELD.groups[0][1], c.hold(X, None, -1, None)
+HELD_C, READ_C = HELD.groups[0][1], c.hold(X, None, -1, None)
+ITSELF = []
+ITSELF.append(ITSELF)
 OBJECT = "must be a dict or an object with attributes"
 HOLDS = "out or dtype: pass it to gradscaler.Arrays, which hold gradients and results"
 TAKEN = "float32, float64, float16, bfloat16, float8_e4m3fn, float8_e5m2, gradscaler.cb16, complex64 or complex128"
 NAME = "format must be the name of one of gradscaler.formats(), not None"
-AMAX = "report.amax was not measured, and this policy judges by it: pass want=Want.AMAX to the call"
+NOT_MEASURED = "report.%s was not measured, and this policy judges by it: pass want=Want.%s to the call"
 
 
 def of_c(options=None, on=None, report=REPORT):
@@ -117,7 +113,10 @@ def of_c(options=None, on=None, report=REPORT):
 MESSAGES = [
     (lambda s: Policy("torch", min_scale=-1.0), "min_scale is -1: it must be above 0, finite and"),
     (lambda s: s.clip_factor(s.measure(X), 1.0), "the report has no norm: pass want=gradscaler.Want.NORM"),
-    (lambda s: Scaler("static", target_amax=1.0, growth_factor=2.0).update(s.measure(X)), AMAX),
+    (
+        lambda s: Scaler("static", target_amax=1.0, growth_factor=2.0).update(s.measure(X)),
+        NOT_MEASURED % ("amax", "AMAX"),
+    ),
     (lambda s: s.measure(X, factor=Factor()), "factor.scale is 0: it must be finite and above 0: a state"),
     (lambda s: s.measure([ones(dtype=int)]), f"grads[0] has dtype int64, which is not supported: pass {TAKEN}"),
     (lambda s: Policy("pytorch"), 'preset is "pytorch", which is no preset: did you mean "torch"?'),
@@ -147,12 +146,10 @@ MESSAGES = [
     (lambda s: Arrays({"w": X[0], "b": X[0]}), "grads['b'] shares memory with grads['w']: it would be written"),
     (lambda s: s.unscale([V[:5], V[4:9]]), "grads[1] shares memory with grads[0]: "),
     (lambda s: s.unscale_accumulate([V[:4]], [V[:4]]), "out[0].data overlaps its input"),
-    (
-        lambda s: s.unscale([V[6:8], V[:4]], [V[3:5], V[8:12]]),
-        "grads[1] shares memory with out[0]: it would be written",
-    ),
+    (lambda s: s.unscale([V[6:8], V[:4]], [V[3:5], V[16:]]), "grads[1] shares memory with out[0]: it would be written"),
     (lambda s: Arrays(Arrays(X)), "grads: expected a list or dict of arrays, not Arrays"),
     (lambda s: Arrays(X, Arrays(X)), "out: expected a list or dict of arrays, not Arrays"),
+    (lambda s: s.measure(ITSELF), "grads[0][0][0]... is nested without end"),
     (lambda s: Scaler(guard_sigma=1), "a policy has no field 'guard_sigma': did you mean 'guard_sigmas'?"),
     (lambda s: Scaler(interval=1), "a policy has no field 'interval': did you mean 'growth_interval'?"),
     (lambda s: Scaler(Init_scale=1), "a policy has no field 'Init_scale': did you mean 'init_scale'?"),
@@ -169,14 +166,8 @@ MESSAGES = [
     (lambda s: Policy(b"torch"), "preset must be a name, not b'torch'"),
     (lambda s: Report(overflw=1), "a report has no field 'overflw'"),
     (lambda s: s.measure(X, factor=s.factor, unscaled=True), "pass factor or unscaled, not both"),
-    (
-        lambda s: Scaler("guard").update(False),
-        "report.norm was not measured, and this policy judges by it: pass want=W",
-    ),
-    (
-        lambda s: Policy("recommended").replace(max_scale=2.0**-20),
-        "min_scale is 6.103515625e-05: it must be at most max_scale",
-    ),
+    (lambda s: Scaler("guard").update(False), NOT_MEASURED % ("norm", "NORM")),
+    (lambda _: Policy("recommended").replace(max_scale=1e-6), f"min_scale is {2**-14}: it must be at most max_scale"),
     (lambda s: Report.of_number("x"), "number='x': expected a number"),
     (lambda s: s.combine_decisions(3), "other must be a gradscaler.Scaler, not 3"),
     (lambda s: s.set_rank(True, 0), "expected the report of unscale, not True"),
@@ -190,14 +181,11 @@ MESSAGES = [
     (lambda s: s.scale(HELD), "loss has dtype object"),
     (lambda s: pickle.dumps(HELD), "Arrays hold memory of this process: pickle or copy their grads and out"),
     (lambda s: copy.copy(HELD), "Arrays hold memory of this process: pickle or copy their grads and out"),
-    (
-        lambda s: c.gsc_unscale(None, None, (HELD_BY_C, HELD_BY_C), None, None),
-        "tensors must be a list of arrays, not <",
-    ),
+    (lambda s: c.gsc_unscale(None, None, (HELD_C, HELD_C), None, None), "tensors must be a list of arrays, not <"),
     (lambda s: c.gsc_unscale(None, None, c.gsc_context_create_cpu({"threads": 2}), None, None), "expected a tuple"),
-    (lambda s: c.gsc_unscale(None, None, READ_BY_C, None, None), "these lists are held for calls that only read"),
-    (lambda s: c.hold(HELD_BY_C, None, 0, 1), "tensors must be a list of arrays, not <class 'PyCapsule'>"),
-    (lambda s: c.gsc_exec_wait(HELD_BY_C), "exec must be a context or None, not <class 'PyCapsule'>"),
+    (lambda s: c.gsc_unscale(None, None, READ_C, None, None), "these lists are held for calls that only read"),
+    (lambda s: c.hold(HELD_C, None, 0, 1), "tensors must be a list of arrays, not <class 'PyCapsule'>"),
+    (lambda s: c.gsc_exec_wait(HELD_C), "exec must be a context or None, not <class 'PyCapsule'>"),
     # of C's functions: options, and memory of the host
     (of_c({"per_tensor": bytearray(SIZE - 1)}), "per_tensor has 255 bytes"),
     (of_c({"per_tensor": bytearray(SIZE)}), "per_tensor has 256 bytes, 512 are needed"),
@@ -222,7 +210,7 @@ MESSAGES = [
     (lambda _: c.Memory(), "gsc_memory_create makes memory"),
     (lambda _: c.gsc_memory_create(None, 7, 1), "kind is 7"),
     (lambda _: c.gsc_status_string(1.5), ""),
-    (lambda _: c.gsc_unscale(None, None, HELD_BY_C, None, bytes(3)), "report"),
+    (lambda _: c.gsc_unscale(None, None, HELD_C, None, bytes(3)), "report"),
 ]
 OUTS = [
     ({"w": ones(2, 3)}, "\"out has no array 'b'"),
@@ -313,8 +301,6 @@ def test_a_number_of_any_kind_becomes_the_nearest_double_and_a_count_stays_whole
         assert message.startswith(name) and message.endswith(why) and len(message) < 120
 
 
-# ---- policies ----
-
 KINDS_OF_FIELDS = {name: kind for name, kind in Policy._fields_ if name not in ("struct_size", "reserved")}
 NO_NUMBERS = [
     (name, value)
@@ -362,9 +348,6 @@ def test_a_policy_that_became_invalid_is_refused_by_every_call_that_uses_it():
         assert refusal(call, scaler, of=Error).startswith("policy.backoff_factor ")
 
 
-# ---- scales and factors ----
-
-
 TAKE_NUMBERS = {
     "scale": lambda scaler, number: scaler.set_scale(number),
     "max_norm": lambda scaler, number: scaler.clip_factor(scaler.measure([ones()], want=Want.NORM), number),
@@ -408,8 +391,6 @@ def test_a_scale_that_ran_to_zero_or_infinity_is_refused_with_advice(overflow, a
     assert advice in refusal(lambda: scaler.scale(1.0), scaler)
     assert advice in refusal(lambda: scaler.clip_factor(report, 1.0), scaler)
 
-
-# ---- the functions of C ----
 
 ANYTHING = [None, 0, -1, 2**70, 1.5, math.nan, "torch", "\ud800", b"", bytes(Report()), bytearray(3)]
 ANYTHING += [bytearray(State()), memoryview(bytearray(512))[::2], [], [None], ([], []), ([None], [np.ones(2)])]

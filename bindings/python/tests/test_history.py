@@ -205,9 +205,6 @@ def test_a_diagnosis_of_a_history_finds_what_was_wrong(preset, reports, planned_
         gradscaler.diagnose(tmp_path / "run.csv")
 
 
-# ---- notebooks and pictures ----
-
-
 def test_a_notebook_shows_what_matters_in_its_own_colours():
     scaler = Scaler("torch", guard_norm=2)
     report = step(scaler, 3.0)

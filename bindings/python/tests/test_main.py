@@ -68,9 +68,6 @@ def test_help_has_no_markup_and_names_the_commands(capsys):
     assert all(name in printed for name in ("doctor", "presets", "inspect", "plot", "diagnose", "watch"))
 
 
-# ---- commands ----
-
-
 def run(capsys, *arguments):
     status = report.main([str(argument) for argument in arguments])
     printed = capsys.readouterr()

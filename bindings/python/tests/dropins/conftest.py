@@ -83,6 +83,13 @@ def set_gradient(optimizer, scale, bad=None):
     parameter.grad = gradient
 
 
+def in_a_step(scaler):
+    """Returns the scaler after it has unscaled gradients."""
+    set_gradient(optimizer := sgd(), 1.0)
+    scaler.unscale_(optimizer)
+    return scaler
+
+
 def run(scaler, overflows, **options):
     """Makes a step for each digit, an overflow for each 1; returns the scales of the losses."""
     scales = []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""gradscaler.cerebras against recordings, against Cerebras' own class, and in a trainer's loop."""
+"""gradscaler.cerebras against recordings, beside Cerebras' own class, and in a trainer's loop."""
 
 import contextlib
 import copy
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import call, parameter_of, run, set_gradient, sgd, stubs, traces
+from conftest import call, in_a_step, parameter_of, run, set_gradient, sgd, stubs, traces
 
 from gradscaler.cerebras import GradScaler, optimizer_step
 
@@ -23,13 +23,6 @@ INF, NAN = float("inf"), float("nan")
 
 def dynamic(half_dtype=None, **options):
     return GradScaler("dynamic", half_dtype=half_dtype, **options)
-
-
-def step_all(scaler, optimizers):
-    for optimizer in optimizers:
-        scaler.unscale_(optimizer)
-    for optimizer in optimizers:
-        scaler.step(optimizer)
 
 
 @pytest.mark.parametrize("settings, trace", traces("cerebras", "cerebras_cb16"))
@@ -49,9 +42,6 @@ def seen(scaler):
     state = scaler.state_dict()
     keys = "loss_scale", "steps_since_rescale", "overflows_since_rescale", "num_skipped_steps"
     return [*(state[key].item() for key in keys), scaler.get_non_clamped_scale().item()]
-
-
-# ---- the same calls ----
 
 
 @pytest.fixture
@@ -145,9 +135,6 @@ def test_random_calls_do_what_they_do_in_cerebras_class(theirs, sequences):
     assert failed < sequences / 2
 
 
-# ---- several optimizers ----
-
-
 def test_one_bad_optimizer_skips_all_and_leaves_what_its_first_step_would_create():
     scaler, layers = dynamic(init_scale=8.0), [torch.nn.Linear(2, 1) for _ in range(2)]
     optimizers = [torch.optim.AdamW(layer.named_parameters()) for layer in layers]
@@ -155,7 +142,9 @@ def test_one_bad_optimizer_skips_all_and_leaves_what_its_first_step_would_create
     for layer in layers:
         layer.weight.grad, layer.bias.grad = torch.ones(1, 2), torch.ones(1)
     layers[1].weight.grad[0, 1] = NAN
-    step_all(scaler, optimizers)
+    for each_call in scaler.unscale_, scaler.step:
+        for optimizer in optimizers:
+            each_call(optimizer)
     assert scaler.report.bad == {"optimizer 1, weight": 1} and not scaler.isfinite
     scaler.update()
     assert all(torch.equal(layer.weight, old) for layer, old in zip(layers, before, strict=True))
@@ -176,9 +165,6 @@ def test_optimizers_that_are_named_are_unscaled_by_the_first_step_and_others_the
     assert parameter_of(optimizers[2]).grad.tolist() == [2.0, 4.0, 6.0]
 
 
-# ---- clipping ----
-
-
 @pytest.mark.parametrize("option, largest", [({"max_gradient_norm": 0.5}, 0.4), ({"max_gradient_value": 0.1}, 0.1)])
 def test_optimizer_step_clips_over_all_optimizers(option, largest):
     scaler, parameters = dynamic(init_scale=8.0), [torch.nn.Parameter(torch.zeros(1)) for _ in range(2)]
@@ -195,9 +181,6 @@ def test_float16_gradients_may_have_a_norm_above_256():
     scaler.step(optimizer)
     assert scaler.global_norm.item() == pytest.approx(316.2278)
     assert parameter_of(optimizer)[0] == -10
-
-
-# ---- settings ----
 
 
 def test_the_first_scale_is_that_of_the_half_dtype_which_cerebras_pytorch_says_where_it_is_imported(monkeypatch):
@@ -245,22 +228,12 @@ def test_a_static_scale_checks_nothing(given, scale):
         (lambda: optimizer_step(torch.ones(()), sgd(), None), TypeError, "NoneType"),
         (lambda: optimizer_step(torch.ones(()), sgd(), dynamic(), 1.0, 1.0), ValueError, "not both"),
         (lambda: optimizer_step(torch.ones(()), sgd(), dynamic(), -1.0), ValueError, "max_gradient_norm"),
+        (lambda: pickle.dumps(in_a_step(dynamic())), RuntimeError, "after update"),
     ],
 )
 def test_what_is_wrong_is_refused(make, error, text):
     with pytest.raises(error, match=text):
         make()
-
-
-def test_pickling_in_the_middle_of_a_step_is_refused():
-    scaler, optimizer = dynamic(), sgd()
-    set_gradient(optimizer, 1.0)
-    scaler.unscale_(optimizer)
-    with pytest.raises(RuntimeError, match="after update"):
-        pickle.dumps(scaler)
-
-
-# ---- the end ----
 
 
 def test_a_nan_that_no_scale_helps_against_ends_the_training_by_name():
@@ -275,9 +248,6 @@ def test_a_nan_that_no_scale_helps_against_ends_the_training_by_name():
     assert (scaler.get_scale().item(), scaler.get_non_clamped_scale().item()) == (2.0**-14, 2.0**-15)
     with pytest.raises(FloatingPointError, match="weight"):
         scaler.raise_if_unrecoverable()
-
-
-# ---- checkpoints ----
 
 
 def reloaded(scaler):

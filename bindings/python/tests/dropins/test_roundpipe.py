@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""gradscaler.roundpipe against recordings, against RoundPipe's own class, and under threads."""
+"""gradscaler.roundpipe against recordings, beside RoundPipe's own class, and under threads."""
 
 import copy
 import importlib
 import importlib.util
-import multiprocessing
 import pickle
 import random
 import threading
@@ -13,7 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from conftest import call, parameter_of, run, set_gradient, sgd, stubs, traces
+from conftest import call, in_a_step, parameter_of, run, set_gradient, sgd, stubs, traces
+from support import in_a_forked_child, refusal
 
 import gradscaler
 from gradscaler.roundpipe import GradScaler, OptimizerThread, RoundPipeStream
@@ -25,9 +25,6 @@ INF, NAN = float("inf"), float("nan")
 def thread():
     with OptimizerThread("test optimizer") as thread:
         yield thread
-
-
-# ---- the same scales ----
 
 
 @pytest.mark.parametrize("settings, trace", traces("roundpipe"))
@@ -154,9 +151,6 @@ def test_inside_roundpipe_its_optimizer_stream_is_the_executor(theirs):
     assert parameter_of(optimizer).tolist() == [0.75, 1.5, 2.25]
 
 
-# ---- errors ----
-
-
 def test_an_error_on_the_optimizers_thread_reaches_the_caller_and_the_scaler_goes_on(thread):
     scaler, optimizer = GradScaler(init_scale=8.0, executor=thread), sgd()
     with pytest.raises(AssertionError, match="No inf checks"):
@@ -195,6 +189,7 @@ def test_an_error_on_the_optimizers_thread_reaches_the_caller_and_the_scaler_goe
         (lambda: GradScaler().load_state_dict({}), RuntimeError, "empty"),
         (lambda: GradScaler().load_state_dict(GradScaler().state_dict() | {"saved": "00"}), ValueError, "saved"),
         (lambda: GradScaler().step(sgd(), closure=lambda: 0), RuntimeError, "Closure"),
+        (lambda: pickle.dumps(in_a_step(GradScaler())), AssertionError, "after update"),
     ],
 )
 def test_what_is_wrong_is_refused_at_once(make, error, text):
@@ -215,9 +210,6 @@ def test_parameters_are_named_in_reports_and_when_they_are_refused(thread):
     layer.half().weight.grad = torch.ones(1, 2).half()
     with pytest.raises(ValueError, match="weight is float16"):
         scaler.unscale_(torch.optim.SGD(layer.named_parameters(), lr=1.0))
-
-
-# ---- kinds of gradients, executors ----
 
 
 def test_gradients_of_any_layout_are_unscaled_where_they_are(thread):
@@ -265,9 +257,6 @@ def test_disabled_everything_is_the_optimizers_own():
     assert (scaler.get_scale(), scaler.is_enabled(), scaler.state_dict()) == (1.0, False, {})
 
 
-# ---- checkpoints ----
-
-
 def reloaded(scaler):
     again = GradScaler(executor=scaler.executor)
     again.load_state_dict(copy.deepcopy(scaler.state_dict()))
@@ -292,26 +281,6 @@ def test_checkpoints_go_to_torchs_class_and_to_a_plain_scaler_and_come_back(thre
     assert (back.state_dict()["_growth_tracker"], back.get_growth_interval()) == (state["_growth_tracker"], 3)
     plain.load_state_dict(state, "roundpipe")
     assert (plain.loss_scale, plain.policy.growth_interval) == (scaler.get_scale(), 3)
-
-
-def test_pickling_in_the_middle_of_a_step_is_refused(thread):
-    scaler, optimizer = GradScaler(executor=thread), sgd()
-    set_gradient(optimizer, 1.0)
-    scaler.unscale_(optimizer)
-    with pytest.raises(AssertionError, match="after update"):
-        pickle.dumps(scaler)
-
-
-# ---- threads ----
-
-
-def in_threads(count, function):
-    threads = [threading.Thread(target=function, args=(which,), daemon=True) for which in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(timeout=100)
-    assert not any(thread.is_alive() for thread in threads)
 
 
 def test_eight_producers_and_a_slow_optimizer_neither_stop_nor_lose_an_update(thread):
@@ -342,7 +311,12 @@ def test_eight_producers_and_a_slow_optimizer_neither_stop_nor_lose_an_update(th
             gate.wait()
         values[which] = parameter_of(optimizer).item()
 
-    in_threads(producers, produce)
+    threads = [threading.Thread(target=produce, args=(which,), daemon=True) for which in range(producers)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join(timeout=100)
+    assert not any(each.is_alive() for each in threads)
     scaler.get_growth_factor(up_to_date=True)  # waits for the last update
     alone = gradscaler.Scaler("roundpipe", init_scale=2.0**10, growth_interval=3)
     for overflow in overflows:
@@ -353,34 +327,12 @@ def test_eight_producers_and_a_slow_optimizer_neither_stop_nor_lose_an_update(th
         assert values[which] == -0.25 * (steps - own)
 
 
-def stepped(scaler):
-    run(scaler, "0")
-    return scaler.state_dict()["_growth_tracker"]
-
-
-def refusal(scaler):
-    with pytest.raises(RuntimeError) as raised:
-        scaler.update()
-    return str(raised.value)
-
-
-def in_fork(function, scaler):
-    """Returns what a function returns in a forked process."""
-    context = multiprocessing.get_context("fork")
-    results = context.SimpleQueue()
-    child = context.Process(target=lambda: results.put(function(scaler)), daemon=True)
-    child.start()
-    child.join(timeout=30)
-    assert child.exitcode == 0
-    return results.get()
-
-
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_forked_process_has_an_optimizer_thread_of_its_own():
     scaler = GradScaler()
     run(scaler, "00")
     scaler.get_growth_factor(up_to_date=True)
-    assert in_fork(stepped, scaler) == 3
+    assert in_a_forked_child(lambda: (run(scaler, "0"), scaler.state_dict()["_growth_tracker"]))[1] == 3
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
@@ -389,6 +341,7 @@ def test_a_process_that_is_forked_during_an_update_does_not_wait_for_it():
     scaler.executor.submit(go.wait)
     scaler.update()
     try:
-        assert "forked while an update was under way" in in_fork(refusal, scaler)
+        told = in_a_forked_child(lambda: refusal(scaler.update, of=RuntimeError))
+        assert "forked while an update was under way" in told
     finally:
         go.set()

@@ -92,9 +92,6 @@ def test_four_devices_on_one_core_do_not_wait_for_each_other():
     assert found.stdout == "done\n", found.stderr[-2000:]
 
 
-# ---- what is refused ----
-
-
 def test_a_platform_that_cannot_call_the_host_is_refused_by_name(monkeypatch):
     monkeypatch.setattr(jax, "default_backend", lambda: "METAL")
     with pytest.raises(NotImplementedError, match="on 'METAL' there is no compiled handler, and JAX does not call the"):

@@ -95,9 +95,6 @@ def test_all_finite_and_select_tree_are_jmps(way):
         jax.tree.map(np.testing.assert_array_equal, select_tree(pred, a, b), jmp.select_tree(pred, a, b))
 
 
-# ---- where they fail ----
-
-
 def test_jmp_loses_a_floor_in_jit_a_scale_in_checkpoints_and_integers_and_ours_does_not():
     for module, floor, leaves, dtype in (jmp, 1, 0, jnp.float32), (gradscaler.jax, 4, 1, jnp.int32):
         dynamic = module.DynamicLossScale(jnp.float32(4), jnp.int32(0), 10, 2, jnp.float32(4))
@@ -123,9 +120,6 @@ def test_one_bool_and_a_floating_scale_are_expected():
         DynamicLossScale(jnp.int32(8))
 
 
-# ---- through transformations ----
-
-
 @pytest.mark.parametrize(
     "value", [DynamicLossScale(2.0**15, period=7, min_loss_scale=4.0), StaticLossScale(3.0), NoOpLossScale()]
 )
@@ -140,9 +134,6 @@ def test_nothing_is_lost_through_flatten_jit_scan_and_pmap(value):
     assert jax.tree.map(lambda _: None, value) is not None  # any leaves fit
 
 
-# ---- PrecisionHandler ----
-
-
 def loss_fn(params, x):
     return jnp.mean((x @ params["w"]) ** 2)
 
@@ -150,9 +141,7 @@ def loss_fn(params, x):
 PARAMS, X = {"w": jnp.full((4, 3), 0.5)}, jnp.arange(8.0).reshape(2, 4) / 8
 
 
-@pytest.mark.parametrize(
-    "text", ["p=f32,c=f16,o=f32", "c=f16", "p=f16,c=bf16", "half", "params=float32,compute=bfloat16"]
-)
+@pytest.mark.parametrize("text", ["p=f32,c=f16,o=f32", "c=f16", "p=f16,c=bf16", "half", "params=f32,compute=bfloat16"])
 def test_the_dtype_policy_is_jmps(text):
     ours, theirs, tree = DtypePolicy.from_string(text), jmp.get_policy(text), {"a": jnp.ones(2), "i": jnp.arange(2)}
     for kind in "param", "compute", "output":
@@ -229,9 +218,6 @@ def test_strict_promotion_is_no_hindrance():
         assert scale.scale(jnp.float16(2)) == 16
         handler = PrecisionHandler("p=f32,c=f16,o=f32")
         assert handler.training_step_wrapper(lambda p, x: jnp.sum(p * x))(jnp.ones(2), jnp.ones(2))[2]
-
-
-# ---- flax ----
 
 
 def test_flax_saves_loss_scales_and_restores_them_as_they_were():

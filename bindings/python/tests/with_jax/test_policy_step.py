@@ -72,9 +72,6 @@ def test_a_report_that_the_core_refuses_becomes_a_status_and_skips(fields):
         assert (moved.skip, stamped.overflow, stamped.digest, merged.found_inf) == (1, 1, 0, 1.0)
 
 
-# ---- guards: a step that one refuses is not taken, and one that it clips is clipped once ----
-
-
 def gradients(norm):
     return {"w": jnp.array([0.6 * norm, 0, 0], jnp.float32), "b": jnp.array([0.8 * norm], jnp.float32)}
 

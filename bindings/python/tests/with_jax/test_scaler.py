@@ -32,9 +32,6 @@ def is_subnormal(array):
     return (wide != 0) & (np.abs(wide) < float(ml_dtypes.finfo(array.dtype).smallest_normal))
 
 
-# ---- bits ----
-
-
 @pytest.mark.parametrize("narrow", [False, True])
 @pytest.mark.parametrize("name", ["float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float32"])
 def test_gradients_in_jnp_have_the_bits_of_the_core_except_subnormal_ones(in_jnp, name, narrow):
@@ -54,9 +51,6 @@ def test_gradients_in_jnp_have_the_bits_of_the_core_except_subnormal_ones(in_jnp
         report = report.to_host()
         for field in "overflow", "nan_count", "inf_count", "first_tensor", "first_element":
             assert getattr(report, field) == getattr(expected, field), field
-
-
-# ---- reports ----
 
 
 def test_a_report_is_that_of_the_host(way):
@@ -187,9 +181,6 @@ def test_underflow_and_histograms_are_the_handlers_alone(way):
             unscale(**options)
 
 
-# ---- programs ----
-
-
 def test_only_a_program_without_the_handler_calls_the_host(way):
     text = jax.jit(lambda s, g: s.step(g)).lower(Scaler(), [jnp.ones(3)]).compile().as_text()
     assert "outfeed" not in text and text.count('custom_call_target="xla_ffi_python') == (way == "jnp")
@@ -238,9 +229,6 @@ def test_a_scalar_loss_in_float16_is_scaled_in_float32():
     assert Scaler().scale({"loss": 1.0, "n": 3})["n"] == 3
 
 
-# ---- differentiated ----
-
-
 @pytest.mark.parametrize("options", [{}, {"clip_value": 5.0}, {"dtype": jnp.float16}], ids=["plain", "clip", "narrow"])
 def test_unscaled_gradients_are_differentiated_once_more(way, options):
     def loss(p):
@@ -270,9 +258,6 @@ def test_a_step_of_a_scaler_may_be_an_inner_one():
     assert jax.grad(adapted)(jnp.array([1.0, -2.0])).tolist() == [0.5, -1.0]
     with pytest.raises(NotImplementedError, match="max_norm is not differentiated"):
         jax.grad(lambda p: Scaler("static").unscale(p, max_norm=1.0)[0].sum())(jnp.ones(2))
-
-
-# ---- values ----
 
 
 def test_nothing_is_lost_through_flatten_and_checkpoints(tmp_path):
@@ -349,11 +334,8 @@ def test_a_batch_of_scalers_is_read_by_its_members():
     assert two.events.shape == two.stopped.shape == (2,) and two.factor.shape == (2, 8)
     reports = jax.vmap(lambda s: s.measure([jnp.ones(2)], per_tensor=True))(two)
     calls = [(two.to_host,), (two.state_dict,), (two.set_scale, 2.0), (two.scale, 1.0), (two.update, True)]
-    calls += [
-        (two.unscale, [jnp.ones(2)]),
-        (reports.to_host,),
-        *((getattr, reports, it) for it in ("per_tensor", "bad")),
-    ]
+    calls += [(two.unscale, [jnp.ones(2)]), (reports.to_host,)]
+    calls += [(getattr, reports, name) for name in ("per_tensor", "bad")]
     for call, *arguments in calls:
         with pytest.raises(ValueError, match=r"a batch of 2: take one with jax.tree.map\(lambda a: a\[0\], ...\)"):
             call(*arguments)
@@ -422,9 +404,6 @@ def test_metrics_are_those_of_the_host_with_the_report():
     metrics = scaler.metrics(report)
     assert (metrics["norm"], metrics["loss_scale"], metrics["guard_threshold"]) == (2.0, 65536.0, 2.0)
     assert "nan_count" not in scaler.metrics()
-
-
-# ---- what is refused ----
 
 
 def of_number(loss):

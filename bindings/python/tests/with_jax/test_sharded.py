@@ -162,24 +162,20 @@ def test_gradients_stay_without_a_mesh_that_is_set():
 # ---- each device has a part, and all agree on overflow, norm and scale ----
 
 PARTS = np.random.default_rng(0).standard_normal((2, 300)).astype(np.float32)
+PAIR = Mesh(np.array(jax.devices()[:2]), ("data",))
 
 
-@pytest.fixture
-def pair():
-    return Mesh(np.array(jax.devices()[:2]), ("data",))
-
-
-def sharded(pair, function, *specs, check=False):
+def sharded(function, *specs, check=False):
     """Compiles a function of the devices; `check`: shard_map follows what varies from device to device, its default."""
-    return jax.jit(jax.shard_map(function, mesh=pair, in_specs=specs[:-1], out_specs=specs[-1], check_vma=check))
+    return jax.jit(jax.shard_map(function, mesh=PAIR, in_specs=specs[:-1], out_specs=specs[-1], check_vma=check))
 
 
-def test_shards_agree_on_overflow_and_norm_and_the_handlers_reports_have_the_bits_of_the_host(way, pair):
+def test_shards_agree_on_overflow_and_norm_and_the_handlers_reports_have_the_bits_of_the_host(way):
     def step(scaler, part):
         grads, report, scaler = scaler.step([part[0]], want=Want.NORM, axis_name="data")
         return grads[0][None], report.words[None], scaler.state[None]
 
-    step, host = sharded(pair, step, P(), P("data"), P("data")), gradscaler.Scaler("torch")
+    step, host = sharded(step, P(), P("data"), P("data")), gradscaler.Scaler("torch")
     for bad in (False, True):
         parts = PARTS.copy()
         if bad:
@@ -198,7 +194,7 @@ def test_shards_agree_on_overflow_and_norm_and_the_handlers_reports_have_the_bit
         np.testing.assert_array_equal(grads[0], parts[0] / 2**16)
 
 
-def drifted(pair, change):
+def drifted(change):
     """Makes a step of two devices, the second with the state that `change` makes of its own: (states, reports)."""
 
     def step(state, part):
@@ -206,7 +202,7 @@ def drifted(pair, change):
         return scaler.state[None], report.words[None]
 
     states = np.stack([scaler.state for scaler in (Scaler("torch"), change(Scaler("torch")))])
-    states, reports = map(np.asarray, sharded(pair, step, P("data"), P("data"), P("data"))(states, PARTS))
+    states, reports = map(np.asarray, sharded(step, P("data"), P("data"), P("data"))(states, PARTS))
     assert reports[0].tobytes() == reports[1].tobytes()
     states = [State.from_buffer_copy(state.tobytes()) for state in states]
     return states, gradscaler.Report.from_bytes(reports[0].tobytes())
@@ -219,28 +215,28 @@ def drifted(pair, change):
         (lambda scaler: scaler._with(scaler.state.at[:8].set(0)), "that rank 1 met"),
     ],
 )
-def test_devices_with_states_that_drifted_apart_are_told_by_their_number(pair, change, why):
+def test_devices_with_states_that_drifted_apart_are_told_by_their_number(change, why):
     with pytest.raises(Exception, match=why):  # of one of two kinds
-        drifted(pair, change)
+        drifted(change)
 
 
-def test_without_the_handler_report_and_state_tell_of_a_drift(in_jnp, pair):
-    states, report = drifted(pair, lambda scaler: scaler.set_scale(2.0**16, good_steps=1))
+def test_without_the_handler_report_and_state_tell_of_a_drift(in_jnp):
+    states, report = drifted(lambda scaler: scaler.set_scale(2.0**16, good_steps=1))
     assert report.overflow and report.status == Status.ERROR_MISMATCH and report.failed_rank == 1
     assert [state.status for state in states] == [Status.ERROR_REPORT] * 2
 
 
-def test_a_state_that_only_counted_otherwise_is_no_drift(pair):
-    _, report = drifted(pair, lambda s: s._with(s.state.at[State.total_overflows.offset // 4].set(3)))
+def test_a_state_that_only_counted_otherwise_is_no_drift():
+    _, report = drifted(lambda s: s._with(s.state.at[State.total_overflows.offset // 4].set(3)))
     assert report.status == 0
 
 
-def test_a_factor_that_one_device_cannot_use_ends_the_step_of_all(pair, in_jnp):
+def test_a_factor_that_one_device_cannot_use_ends_the_step_of_all(in_jnp):
     def unscale(scaler, part, factor):
         return scaler.unscale([part[0]], axis_name="data", factor=factor[0])[1].words[None]
 
     factors = np.stack([Scaler("torch").factor, np.zeros(8, np.uint32)])
-    unscale = sharded(pair, unscale, P(), P("data"), P("data"), P("data"))
+    unscale = sharded(unscale, P(), P("data"), P("data"), P("data"))
     for words in np.asarray(unscale(Scaler("torch"), PARTS, factors)):
         report = gradscaler.Report.from_bytes(words.tobytes())
         assert report.overflow and report.status == Status.ERROR_FACTOR and report.failed_rank == 1
@@ -260,7 +256,7 @@ def test_replicas_average_their_gradients_as_flaxs_do():
     assert step(Scaler("flax"), params, xs.at[1].set(jnp.inf)).finite.tolist() == [False, False]
 
 
-def test_replicas_average_over_an_axis_of_vmap_and_in_a_checked_shard_map(way, pair):
+def test_replicas_average_over_an_axis_of_vmap_and_in_a_checked_shard_map(way):
     def grads(name, scaler, params, x):
         return scaler.value_and_grad(lambda p, x: jnp.mean(x @ p), axis_name=name)(params, x).grad
 
@@ -269,15 +265,15 @@ def test_replicas_average_over_an_axis_of_vmap_and_in_a_checked_shard_map(way, p
     for function in batched, jax.jit(batched):
         assert function(*operands).tolist() == [[3, 4]] * 4
     for name in "data", ("data",):
-        average = sharded(pair, functools.partial(grads, name), P(), P(), P("data"), P(), check=True)
+        average = sharded(functools.partial(grads, name), P(), P(), P("data"), P(), check=True)
         assert average(*operands).tolist() == [3, 4]
 
 
-def test_a_checked_shard_map_takes_every_call_and_refuses_a_forgotten_axis_name(way, pair):
+def test_a_checked_shard_map_takes_every_call_and_refuses_a_forgotten_axis_name(way):
     scaler, parts = Scaler("static", init_scale=2.0), jnp.asarray(PARTS)
 
     def run(function, out_specs):
-        return sharded(pair, function, P(), P("data"), out_specs, check=True)(scaler, parts)
+        return sharded(function, P(), P("data"), out_specs, check=True)(scaler, parts)
 
     def clip(scaler, part):
         grads, report = scaler.unscale(part, max_norm=0.5, axis_name="data")
@@ -289,7 +285,7 @@ def test_a_checked_shard_map_takes_every_call_and_refuses_a_forgotten_axis_name(
     np.testing.assert_array_equal(run(lambda s, g: s.unscale_accumulate(g, g)[0], P("data")), PARTS * np.float32(1.5))
     each = run(lambda s, g: s.unscale([g], per_tensor=True)[1].words_per_tensor, P("data"))
     assert each.shape == (2, 64)
-    assert sharded(pair, lambda s: s.update(False).loss_scale, P(), P(), check=True)(scaler) == 2.0
+    assert sharded(lambda s: s.update(False).loss_scale, P(), P(), check=True)(scaler) == 2.0
     assert run(lambda s, g: s.step(g, axis_name="data")[2].loss_scale, P()) == 2.0
     with pytest.raises(ValueError, match="out_specs"):
         run(lambda s, g: s.step(g)[2].loss_scale, P())

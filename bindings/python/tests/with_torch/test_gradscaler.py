@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What gradscaler.torch.GradScaler has beside torch's class, and gradients of every kind.
-
-That it does the same otherwise is in test_same_as_torch.py.
-"""
+"""What gradscaler.torch.GradScaler has beside torch's class, of which test_same_as_torch.py has the rest."""
 
 import contextlib
 import copy
@@ -23,9 +20,6 @@ from gradscaler._history import read
 from gradscaler.torch import GradScaler, StallError, TensorScaler, _grads
 
 INF, NAN = math.inf, math.nan
-
-
-# ---- gradients of every kind ----
 
 
 @pytest.mark.parametrize("kind", ["complex64", "complex128", "float8_e5m2", "float8_e4m3fn", "negated lazily"])
@@ -103,8 +97,6 @@ def test_the_scaler_keeps_no_gradient_and_no_parameter_alive_and_tells_what_was_
     assert [each() for each in alive] == [None, None] and one.report.bad == {"group 0, parameter 1": 1}
 
 
-# ---- clipping ----
-
 KINDS = {
     "float64": lambda: torch.arange(5.0, dtype=torch.float64) + 0.1,
     "with gaps": lambda: torch.arange(12.0).view(3, 4)[:, ::2],
@@ -141,9 +133,6 @@ def test_a_disabled_scaler_clips_too():
     optimizer = sgd([3.0, 4.0])
     assert GradScaler("cpu", enabled=False).unscale_(optimizer, max_norm=1.0).item() == 5.0
     assert gradients(optimizer)[0].norm().item() == pytest.approx(1.0)
-
-
-# ---- what it says ----
 
 
 def test_a_report_names_parameters_by_their_model_their_optimizer_or_their_place():
@@ -187,9 +176,6 @@ def test_a_fused_optimizer_that_failed_keeps_the_scale_that_it_was_given(given):
     assert getattr(optimizer, "grad_scale", None) == given and not hasattr(optimizer, "found_inf")
     one.step(optimizer)
     assert parameters(optimizer)[0].item() == -64 / 8 / (given or 1) / 2
-
-
-# ---- rules ----
 
 
 def test_rules_that_torchs_class_lacks_are_fields_of_its_policy():
@@ -274,9 +260,6 @@ def test_a_scale_that_no_step_could_succeed_with_is_refused_and_the_old_one_stay
     assert one.get_scale() == 4.0
 
 
-# ---- stalls ----
-
-
 def test_a_scale_of_0_ends_training_and_says_why():
     weight = torch.nn.Parameter(torch.tensor([NAN]))
     optimizer, one = torch.optim.SGD([("weight", weight)]), GradScaler("cpu", init_scale=2.0**-148)
@@ -337,9 +320,6 @@ def test_of_a_loss_its_graph_is_not_kept_nor_is_a_large_one_nor_one_of_an_earlie
     assert [get().item() for get in one._losses._kept] == [0.0]
 
 
-# ---- several optimizers ----
-
-
 def test_of_several_optimizers_each_is_known_and_the_bad_one_is_in_the_message():
     one, first, second = scaler(policy=Policy("guard", max_failed_backoffs=2)), sgd(generator=[1.0]), sgd(critic=[1.0])
     for step in range(2):
@@ -375,9 +355,6 @@ def test_a_disabled_scaler_knows_nothing_and_says_so():
         assert each.total_guard_skips == 0 and each.reason == "" and each.metrics() == {}
         for name in [name for name, value in vars(GradScaler).items() if isinstance(value, property)]:
             getattr(each, name)
-
-
-# ---- checkpoints ----
 
 
 def by_a_state_that_torchs_class_reads(one):
@@ -426,11 +403,7 @@ def test_a_checkpoint_of_another_framework_is_recognised_nested_or_not_and_writt
         assert one.notes and state.keys() == {"scale", "growth_tracker", "hysteresis_tracker"}
 
 
-CLASSES = {
-    "GradScaler": lambda: GradScaler("cpu"),
-    "Scaler": gradscaler.Scaler,
-    "TensorScaler": TensorScaler,
-}
+CLASSES = {"GradScaler": lambda: GradScaler("cpu"), "Scaler": gradscaler.Scaler, "TensorScaler": TensorScaler}
 
 
 def contents(scaler):
@@ -540,9 +513,6 @@ def test_a_checkpoint_of_ours_is_found_whole_wherever_it_lies():
         GradScaler("cpu").load_state_dict(both)
     loaded.load_state_dict(both, prefix="second")
     assert loaded.get_scale() == 4.0 and loaded.state_dict()["growth_interval"] == 7
-
-
-# ---- around it ----
 
 
 class Multiplies(GradScaler):

@@ -26,10 +26,8 @@ def guarded(rule, **fields):
 
 
 def norms(seed, count=60):
-    chance = random.Random(seed)
-    return [
-        chance.choice([40.0, 400.0, math.inf]) if chance.random() < 0.2 else 2 + chance.random() for _ in range(count)
-    ]
+    draw = random.Random(seed)
+    return [draw.choice([40.0, 400.0, math.inf]) if draw.random() < 0.2 else 2 + draw.random() for _ in range(count)]
 
 
 class Model:
@@ -174,9 +172,6 @@ def test_a_norm_that_the_loop_clips_to_is_not_clipped_once_more(max_norm, left):
     TensorScaler(guarded("norm")).unscale_(copies, max_norm=max_norm)
     for gradients in model.gradients(), copies:
         assert norm_of(gradients) == pytest.approx(left)
-
-
-# ---- what is refused or fails ----
 
 
 @pytest.mark.parametrize("fused", [False, True])

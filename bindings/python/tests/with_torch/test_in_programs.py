@@ -105,9 +105,7 @@ def test_a_step_in_inference_mode(kind, options, fused):
 
 
 @KINDS
-@pytest.mark.parametrize(
-    "value, inverse, after, found", [(4.0, 0.25, 1.0, 0.0), (NAN, 0.25, NAN, 1.0), (2.0, 1.0, 2.0, 0.0)]
-)
+@pytest.mark.parametrize("value, inverse, after, found", [(4.0, 0.25, 1.0, 0), (NAN, 0.25, NAN, 1), (2.0, 1.0, 2.0, 0)])
 def test_a_direct_call_divides_by_what_it_is_given(kind, value, inverse, after, found):
     p, optimizer, scaler = world(kind)
     p.grad, found_inf = torch.full((3,), value), torch.zeros(1)
@@ -216,8 +214,7 @@ def a_parameter_of_two_optimizers(kind):
     scaler.unscale_(first)
     scaler.unscale_(second)
     assert parameter.grad.tolist() == [0.5, 0.5]
-    scaler.step(first)
-    scaler.update()
+    make_step(scaler, first)
     return [parameter.detach(), scaler.get_scale()]
 
 
@@ -249,8 +246,7 @@ def a_backward_pass_after_the_update(kind):
     parameter, scaler = nn.Parameter(torch.ones(1)), kind("cpu", 8.0, growth_interval=1)
     late = scaler.scale(parameter.sum())
     scaler.scale(parameter.sum()).backward()
-    scaler.step(torch.optim.SGD([parameter], lr=0.0))
-    scaler.update()
+    make_step(scaler, torch.optim.SGD([parameter], lr=0.0))
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         late.backward()
     return [scaler.get_scale()]
@@ -264,8 +260,7 @@ def scalers_of_several_threads(kind):
         for _ in range(20):
             optimizer.zero_grad()
             scaler.scale(parameter.square().sum()).backward()
-            scaler.step(optimizer)
-            scaler.update()
+            make_step(scaler, optimizer)
         return parameter.detach()
 
     with ThreadPoolExecutor(4) as pool:
@@ -279,8 +274,7 @@ def many_optimizers_one_after_another(kind):
         model = network()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         scaler.scale(loss_of(model)).backward()
-        scaler.step(optimizer)
-        scaler.update()
+        make_step(scaler, optimizer)
         scales.append(scaler.get_scale())
         del optimizer, model
     assert scales[-1] == 16.0

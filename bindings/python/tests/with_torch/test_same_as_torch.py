@@ -97,30 +97,14 @@ Point = namedtuple("Point", "x y")
 
 
 class World:
-    """Everything that the calls of a sequence work on. Optimizers are kept from one sequence to the next, for speed."""
-
-    kept: dict = {}
+    """Everything that the calls of a sequence work on."""
 
     def __init__(self, cls, names):
         self.cls, self.scaler, self.copied = cls, None, None
         # Round trips go through the other class, but in torch's own world, which is what ours is held to.
         self.other = THEIRS if cls is THEIRS else random.Random(len(names)).choice((THEIRS, OURS))
-        self.optimizers = []
+        self.optimizers = [OPTIMIZERS[name]() for name in names]
         self.failed = set()  # fused ones, in which torch has left the scale
-        for i, name in enumerate(names):
-            key = cls, name, i
-            if key not in World.kept:
-                optimizer = OPTIMIZERS[name]()
-                World.kept[key] = optimizer, [p.detach().clone() for p in parameters(optimizer)]
-            optimizer, start = World.kept[key]
-            optimizer.state.clear()
-            for name in ("grad_scale", "found_inf"):
-                optimizer.__dict__.pop(name, None)
-            for p, value in zip(parameters(optimizer), start, strict=True):
-                p.grad, p.data = None, value.clone()
-            if isinstance(optimizer, torch.optim.Adagrad):
-                optimizer.__init__(parameters(optimizer), lr=0.125, fused=True)
-            self.optimizers.append(optimizer)
 
     def do(self, call):
         """What a call gave: ("returned", value) or ("raised", type, message)."""
