@@ -381,18 +381,23 @@ typedef struct record {
 static record host, *device;
 static gsc_exec stream;
 
-static void records_open(const gsc_tensor *list, uint64_t n)
+/* Calls a function with records of zeros and a stream, whose workspace is for calls without a list.
+ */
+static void with_records(void (*run)(void))
 {
-    stream = stream_exec(list, n);
+    stream = stream_exec(NULL, 0);
     device = device_memory(sizeof *device);
     memset(&host, 0, sizeof host);
     upload(device, &host, sizeof host);
-}
-
-static void records_close(void)
-{
+    run();
     stream_free(&stream);
     device_free(device);
+}
+
+static void workspace_for(const gsc_tensor *list, uint64_t n)
+{
+    stream_free(&stream);
+    stream = stream_exec(list, n);
 }
 
 /* Makes a call with `on` and the record `r` of the host, then with those of the device. */
@@ -435,7 +440,6 @@ static gsc_report random_report(void)
 
 static void compare_small_calls(void)
 {
-    records_open(NULL, 0);
     gsc_policy policy = GSC_POLICY_INIT;
     policy.overflow_test = GSC_TEST_NORM;
     for (int i = 0; i < 300; i++) {
@@ -464,7 +468,6 @@ static void compare_small_calls(void)
             BOTH(gsc_factor_clip_grad_norm(on, &r->factor, &r->report, 0.7, &r->factor, &err));
         same_records("report_merge, factor_multiply, factor_clip");
     }
-    records_close();
 }
 
 /* Every preset over random steps, of which many in a row overflow, and scales that are set in
@@ -473,7 +476,6 @@ static void compare_policies(void)
 {
     static const double scales[] = {384.3, 0, HUGE_VAL};
     const char *name;
-    records_open(NULL, 0);
     for (uint32_t preset = 0; (name = gsc_preset_name(preset)); preset++) {
         gsc_policy policy = GSC_POLICY_INIT;
         GSC(gsc_policy_preset(name, &policy, &err));
@@ -499,7 +501,6 @@ static void compare_policies(void)
             same_records(name);
         }
     }
-    records_close();
 }
 
 /* Nobody steps, and the report says which rank differs. A stamp of what is no state. */
@@ -508,7 +509,6 @@ static void ranks_that_differ(void)
     static const gsc_report disagreed = {
         .status = GSC_ERROR_MISMATCH, .status_rank_plus_1 = 3, .overflow = 1, .found_inf = 1};
     gsc_policy policy = GSC_POLICY_INIT;
-    records_open(NULL, 0);
     GSC(gsc_policy_preset("recommended", &policy, &err));
     GSC(gsc_state_init(NULL, &policy, &host.state, &err));
     host.from = host.state;
@@ -535,7 +535,6 @@ static void ranks_that_differ(void)
     CHECK(host.state.status == GSC_ERROR_REPORT && host.state.events == GSC_EVENT_SKIPPED);
     CHECK(host.others[3].status == GSC_ERROR_STATE && host.others[3].overflow == 1);
     CHECK(host.others[3].status_rank_plus_1 == 4 && host.others[3].digest == 0);
-    records_close();
 }
 
 static double unit(void)
@@ -547,7 +546,6 @@ static double unit(void)
 static void compare_guards(void)
 {
     uint32_t seen = 0;
-    records_open(NULL, 0);
     for (int round = 0; round < 60; round++) {
         gsc_policy policy = GSC_POLICY_INIT;
         policy.init_scale = 1024;
@@ -590,7 +588,6 @@ static void compare_guards(void)
         }
     }
     CHECK(seen & GSC_EVENT_OUTLIER && seen & GSC_EVENT_CLIPPED && seen & GSC_EVENT_STOPPED);
-    records_close();
 }
 
 /* What only the device finds wrong is said there, skips the step, and changes nothing else. */
@@ -600,10 +597,8 @@ static void errors(void)
     static const gsc_report no_factor = {.status = GSC_ERROR_FACTOR, .overflow = 1, .found_inf = 1};
     gsc_policy policy = GSC_POLICY_INIT, by_norm = GSC_POLICY_INIT;
     gsc_tensor_options options = GSC_TENSOR_OPTIONS_INIT;
-    records_open(NULL, 0);
     const gsc_tensor tensor = {.data = &device->from, .count = 100, .dtype = GSC_F32};
-    stream_free(&stream);
-    stream = stream_exec(&tensor, 1);
+    workspace_for(&tensor, 1);
     options.want = WANT_ALL;
     options.per_tensor = device->others;
     options.histogram = (int64_t *)(void *)&device->others[1];
@@ -677,7 +672,6 @@ static void errors(void)
         if (status != GSC_OK)
             same("a state of what is wrong", &host.state, &made, offsetof(gsc_state, reserved));
     }
-    records_close();
 }
 
 /* ---- memory ---- */
@@ -688,7 +682,6 @@ static void copies_and_waits(void)
     enum { WORDS = 1 << 16, BYTES = 4 * WORDS };
     uint32_t *from = allocated(BYTES), *to = allocated(BYTES);
     void *memory[3] = {allocated(BYTES), NULL, NULL}, *graph, *none = &none;
-    records_open(NULL, 0);
     GSC(gsc_memory_create(context, GSC_MEMORY_DEVICE, BYTES, &memory[1], &err));
     GSC(gsc_memory_create(context, GSC_MEMORY_HOST, BYTES, &memory[2], &err));
     CHECK((uintptr_t)memory[1] % 256 == 0 && (uintptr_t)memory[2] % 256 == 0);
@@ -727,7 +720,6 @@ static void copies_and_waits(void)
     free(memory[0]);
     free(from);
     free(to);
-    records_close();
 }
 
 /* ---- graphs and streams ---- */
@@ -775,7 +767,7 @@ static void replay_graph(void)
     for (int i = 0; i < 200; i++)
         lists_add(&l, random_bits() % 400, GSC_F32, GSC_F16);
     lists_allocate(&l);
-    records_open(l.device[0], l.n);
+    workspace_for(l.device[0], l.n);
     BOTH(gsc_state_init(on, &policy, &r->state, &err));
     CU(capture_begin(stream.stream, 0));
     training_step(&stream, device, l.device, l.n, &options);
@@ -798,7 +790,6 @@ static void replay_graph(void)
     }
     CHECK(host.state.total_growths > 0 && host.state.total_backoffs > 0);
     CU(executable_destroy(executable));
-    records_close();
     lists_free(&l);
 }
 
@@ -806,8 +797,7 @@ typedef struct enqueuer {
     pthread_t thread;
     gsc_exec on;
     lists l;
-    gsc_factor *factor;
-    gsc_report *report;
+    record *device;
     gsc_status status;
 } enqueuer;
 
@@ -815,8 +805,8 @@ static void *enqueue_four(void *data)
 {
     enqueuer *e = data;
     for (int round = 0; round < 4 && e->status == GSC_OK; round++)
-        e->status = gsc_unscale(&e->on, e->factor, e->l.device[0], e->l.device[1], e->l.n, NULL,
-                                e->report, NULL);
+        e->status = gsc_unscale(&e->on, &e->device->factor, e->l.device[0], e->l.device[1], e->l.n,
+                                NULL, &e->device->report, NULL);
     return NULL;
 }
 
@@ -832,10 +822,9 @@ static void two_streams(void)
         lists_allocate(&e->l);
         lists_fill(&e->l, TAME);
         e->on = stream_exec(e->l.device[0], e->l.n);
-        e->factor = device_memory(sizeof *e->factor);
-        e->report = device_memory(sizeof *e->report);
+        e->device = device_memory(sizeof *e->device);
         GSC(gsc_factor_init(i + 2, &factors[i], &err));
-        upload(e->factor, &factors[i], sizeof factors[i]);
+        upload(&e->device->factor, &factors[i], sizeof factors[i]);
     }
     for (int i = 0; i < 2; i++)
         CHECK(pthread_create(&both[i].thread, NULL, enqueue_four, &both[i]) == 0);
@@ -846,12 +835,11 @@ static void two_streams(void)
         GSC(gsc_exec_wait(&e->on, &err));
         GSC(gsc_unscale(NULL, &factors[i], e->l.host[0], e->l.host[1], e->l.n, NULL, &report,
                         &err));
-        same_report("two streams, report", &report, e->report);
+        same_report("two streams, report", &report, &e->device->report);
         same_memory("two streams, gradients", &e->l, 1);
         stream_free(&e->on);
         lists_free(&e->l);
-        device_free(e->factor);
-        device_free(e->report);
+        device_free(e->device);
     }
 }
 
@@ -879,7 +867,6 @@ static gsc_status replay(const gsc_policy *policy, gsc_state *state, char *steps
 {
     gsc_status status = GSC_OK;
     char *rest, *step = strtok_r(steps, ",", &rest);
-    records_open(NULL, 0);
     upload(&device->state, state, sizeof *state);
     for (; status == GSC_OK && step; step = strtok_r(NULL, ",", &rest)) {
         const gsc_report report = read_step(step);
@@ -891,8 +878,12 @@ static gsc_status replay(const gsc_policy *policy, gsc_state *state, char *steps
         download(state, &device->state, sizeof *state);
         print_update(step, state);
     }
-    records_close();
     return status;
+}
+
+static void answer(void)
+{
+    answer_lines(replay);
 }
 
 int main(int count, char **arguments)
@@ -911,7 +902,7 @@ int main(int count, char **arguments)
     }
     open_device();
     if (strcmp(mode, "--replay") == 0) {
-        answer_lines(replay);
+        with_records(answer);
         close_device();
         return 0;
     }
@@ -919,7 +910,7 @@ int main(int count, char **arguments)
     is_emulated = strcmp(name, "stand-in") == 0;
     for (int i = 0; i < GROUPS; i++)
         if (count == 1 || strcmp(mode, groups[i].name) == 0) {
-            groups[i].run();
+            with_records(groups[i].run);
             found = true;
         }
     if (!found)
