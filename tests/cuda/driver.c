@@ -20,7 +20,8 @@
 /* ---- what the tests share ---- */
 
 static standin *driver;
-static gsc_context *context; /* of the tests that have one from the start */
+static gsc_context *context; /* of the tests that have them from the start */
+static void *stream;
 static gsc_error err;
 
 static gsc_status create(int32_t device, gsc_context **out)
@@ -230,16 +231,13 @@ static void current_context_stays(void)
 
 static void launch_is_as_asked(void)
 {
-    void *stream;
     int loads = driver->loads;
-    CHECK(cuStreamCreate(&stream, 0) == 0);
     const gsc_exec on = exec_of(context, stream);
     CHECK(gsc_exec_wait(&on, &err) == GSC_OK);
     CHECK(launch(context, stream) == GSC_OK);
     CHECK(driver->launches == 1 && driver->blocks == 3 && driver->threads == 32);
     CHECK(driver->stream == stream);
     CHECK(driver->loads == loads && driver->copies == 0);
-    CHECK(cuStreamDestroy_v2(stream) == 0);
 }
 
 /* A list of 1,500 tensors; returns its launches. */
@@ -411,11 +409,10 @@ static void end_capture(void *stream, uint64_t wanted_nodes)
 
 static void capture(void)
 {
-    void *stream, *independent, *graph = NULL;
+    void *independent, *graph = NULL;
     int32_t mode = 0;
     gsc_context *late;
     const gsc_exec legacy = exec_of(context, NULL);
-    CHECK(cuStreamCreate(&stream, 0) == 0);
     CHECK(cuStreamCreate(&independent, 1) == 0);
     CHECK(cuStreamBeginCapture_v2(stream, 0) == 0);
     CHECK(launch(context, stream) == GSC_OK);
@@ -445,7 +442,6 @@ static void capture(void)
     driver->failing = NULL;
     CHECK(cuStreamEndCapture(stream, &graph) == 901); /* which the creation broke, as it would */
     CHECK(driver->retained == 1 && driver->loaded == 1);
-    CHECK(cuStreamDestroy_v2(stream) == 0);
 }
 
 /* ---- memory ---- */
@@ -454,9 +450,8 @@ static void capture(void)
 static void memory_while_captured(void)
 {
     char from[8] = "gradient", to[8] = "";
-    void *graph = NULL, *executable, *memory, *stream;
+    void *graph = NULL, *executable, *memory;
     int32_t mode = 0;
-    CHECK(cuStreamCreate(&stream, 0) == 0);
     const gsc_exec on = exec_of(context, stream), legacy = exec_of(context, NULL);
     CHECK(cuStreamBeginCapture_v2(stream, 0) == 0);
     for (uint32_t kind = GSC_MEMORY_DEVICE; kind <= GSC_MEMORY_HOST; kind++) {
@@ -478,7 +473,6 @@ static void memory_while_captured(void)
     CHECK(cuGraphLaunch(executable, stream) == 0 && memcmp(to, from, 8) == 0);
     CHECK(cuGraphDestroy(graph) == 0 && cuGraphExecDestroy(executable) == 0);
     CHECK(gsc_exec_wait(&on, &err) == GSC_OK);
-    CHECK(cuStreamDestroy_v2(stream) == 0);
 }
 
 /* ---- fork ---- */
@@ -538,8 +532,10 @@ static bool has_context;
 static void run_wanted(void)
 {
     context = has_context ? created(0) : NULL;
+    CHECK(!has_context || cuStreamCreate(&stream, 0) == 0);
     wanted();
     driver->failing = NULL;
+    CHECK(!has_context || cuStreamDestroy_v2(stream) == 0);
     gsc_context_destroy(context);
     check_nothing_held();
 }
