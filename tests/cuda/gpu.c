@@ -470,111 +470,59 @@ static void compare_small_calls(void)
     }
 }
 
-/* Every preset over random steps, of which many in a row overflow, and scales that are set in
-   between. */
-static void compare_policies(void)
-{
-    static const double scales[] = {384.3, 0, HUGE_VAL};
-    const char *name;
-    for (uint32_t preset = 0; (name = gsc_preset_name(preset)); preset++) {
-        gsc_policy policy = GSC_POLICY_INIT;
-        GSC(gsc_policy_preset(name, &policy, &err));
-        policy.growth_interval = policy.growth_interval > 5 ? 5 : policy.growth_interval;
-        BOTH(gsc_state_init(on, &policy, &r->state, &err));
-        for (int step = 0; step < 240; step++) {
-            const uint64_t generation = host.state.factor.generation;
-            const gsc_policy *of_policy = step % 3 ? &policy : NULL;
-            const bool of_state = step % 4 != 1;
-            host.report = random_report();
-            host.report.generation = step % 5 ? generation : host.report.generation;
-            if (step / 80 == 1)
-                host.report.overflow = 1;
-            host.from = host.state;
-            host.from.factor.scale = scales[step / 80];
-            upload(&device->report, &host.report, sizeof host.report);
-            upload(&device->from, &host.from, sizeof host.from);
-            BOTH(gsc_report_set_rank(on, &r->report, of_policy, of_state ? &r->state : NULL,
-                                     (uint32_t)step, &r->report, &err));
-            BOTH(gsc_state_update(on, &policy, &r->state, &r->report, &r->state, &err));
-            if (step % 80 == 79)
-                BOTH(gsc_state_init_from(on, &policy, &r->from, &r->state, &err));
-            same_records(name);
-        }
-    }
-}
-
-/* Nobody steps, and the report says which rank differs. A stamp of what is no state. */
-static void ranks_that_differ(void)
-{
-    static const gsc_report disagreed = {
-        .status = GSC_ERROR_MISMATCH, .status_rank_plus_1 = 3, .overflow = 1, .found_inf = 1};
-    gsc_policy policy = GSC_POLICY_INIT;
-    GSC(gsc_policy_preset("recommended", &policy, &err));
-    GSC(gsc_state_init(NULL, &policy, &host.state, &err));
-    host.from = host.state;
-    host.from.good_steps = 41;
-    for (int rank = 0; rank < 4; rank++)
-        host.others[rank].kind = GSC_REPORT_FLAG;
-    upload(device, &host, sizeof host);
-    for (uint32_t rank = 0; rank < 4; rank++)
-        BOTH(gsc_report_set_rank(on, &r->others[rank], &policy, rank < 2 ? &r->state : &r->from,
-                                 rank, &r->others[rank], &err));
-    BOTH(gsc_report_merge(on, r->others, 2, GSC_MERGE_SHARDS, &policy, &r->report, &err));
-    same_records("ranks that agree");
-
-    GSC(gsc_report_merge(&stream, device->others, 4, GSC_MERGE_SHARDS, &policy, &device->report,
-                         &err));
-    GSC(gsc_state_update(&stream, &policy, &device->state, &device->report, &device->state, &err));
-    host.from.good_steps = -1;
-    upload(&device->from, &host.from, sizeof host.from);
-    GSC(gsc_report_set_rank(&stream, &device->others[3], &policy, &device->from, 3,
-                            &device->others[3], &err));
-    GSC(gsc_exec_wait(&stream, &err));
-    same_report("a report of ranks that differ", &disagreed, &device->report);
-    download(&host, device, sizeof host);
-    CHECK(host.state.status == GSC_ERROR_REPORT && host.state.events == GSC_EVENT_SKIPPED);
-    CHECK(host.others[3].status == GSC_ERROR_STATE && host.others[3].overflow == 1);
-    CHECK(host.others[3].status_rank_plus_1 == 4 && host.others[3].digest == 0);
-}
-
 static double unit(void)
 {
     return (double)(random_bits() >> 11) * 0x1p-53;
 }
 
-/* Random guards judge norms of all kinds; what they clip, and decisions that are combined. */
-static void compare_guards(void)
+static void set_random_guard(gsc_policy *policy, uint32_t round)
 {
+    policy->guard_norm = round % 5 == 0 ? 3 * unit() : 0;
+    policy->guard_ratio = round % 3 == 0 ? 1.5 + unit() : 0;
+    policy->guard_sigmas = round % 3 == 0 ? 0 : 1 + 2 * unit();
+    policy->guard_decay = unit();
+    policy->guard_init_mean = round % 4 == 0 ? unit() : 0;
+    policy->guard_warmup = random_bits() % 10;
+    policy->guard_max_in_a_row = random_bits() % 6;
+    policy->guard_sample = (uint32_t)(random_bits() % 3);
+    policy->guard_flags = (uint32_t)(random_bits() % 256);
+    if (!(policy->guard_flags & GSC_GUARD_CLIP))
+        policy->guard_flags &= ~(uint32_t)(GSC_GUARD_CLIP_PROGRESSIVE | GSC_GUARD_CLIP_TO_MEAN);
+    policy->quirks |= GSC_QUIRK_ALLOW_LOCKOUT;
+}
+
+/* Every preset over random reports, of which many in a row overflow, and with a random guard over
+   norms of all kinds; what is clipped, decisions that are combined, scales that are set. */
+static void compare_policies(void)
+{
+    static const double scales[] = {384.3, 0, HUGE_VAL};
+    const char *name;
     uint32_t seen = 0;
-    for (int round = 0; round < 60; round++) {
+    for (uint32_t round = 0; (name = gsc_preset_name(round / 2)); round++) {
+        const bool is_guarded = round % 2;
         gsc_policy policy = GSC_POLICY_INIT;
-        policy.init_scale = 1024;
-        policy.growth_factor = 2;
-        policy.growth_interval = 5;
-        policy.guard_norm = round % 5 == 0 ? 3 * unit() : 0;
-        policy.guard_ratio = round % 3 == 0 ? 1.5 + unit() : 0;
-        policy.guard_sigmas = round % 3 == 0 ? 0 : 1 + 2 * unit();
-        policy.guard_decay = unit();
-        policy.guard_init_mean = round % 4 == 0 ? unit() : 0;
-        policy.guard_warmup = random_bits() % 10;
-        policy.guard_max_in_a_row = random_bits() % 6;
-        policy.guard_sample = (uint32_t)(random_bits() % 3);
-        policy.guard_flags = (uint32_t)(random_bits() % 256);
-        if (!(policy.guard_flags & GSC_GUARD_CLIP))
-            policy.guard_flags &= ~(uint32_t)(GSC_GUARD_CLIP_PROGRESSIVE | GSC_GUARD_CLIP_TO_MEAN);
-        policy.quirks = GSC_QUIRK_ALLOW_LOCKOUT;
-        GSC(gsc_state_init(NULL, &policy, &host.state, &err));
-        host.from = host.state;
-        host.factor = host.state.factor;
-        upload(device, &host, sizeof host);
-        for (int step = 0; step < 60; step++) {
-            const double number = unit() * (random_bits() % 8 ? 1 : 40);
-            const bool by_factor = round % 2;
-            GSC(gsc_report_from_number(number, &host.report, &err));
-            if (random_bits() % 10 == 0)
+        GSC(gsc_policy_preset(name, &policy, &err));
+        policy.growth_interval = policy.growth_interval > 5 ? 5 : policy.growth_interval;
+        if (is_guarded)
+            set_random_guard(&policy, round);
+        BOTH(gsc_state_init(on, &policy, &r->state, &err));
+        BOTH(gsc_state_init(on, &policy, &r->from, &err));
+        for (int step = 0; step < (is_guarded ? 90 : 240); step++) {
+            const uint64_t generation = host.state.factor.generation;
+            const gsc_policy *of_policy = step % 3 ? &policy : NULL;
+            const bool of_state = step % 4 != 1, by_factor = round % 4 == 3;
+            host.report = random_report();
+            if (is_guarded)
+                GSC(gsc_report_from_number(unit() * (random_bits() % 8 ? 1 : 40), &host.report,
+                                           &err));
+            if (is_guarded && random_bits() % 10 == 0)
                 host.report.sum_squares = random_bits() % 2 ? INFINITY : NAN;
-            host.report.generation = host.state.factor.generation;
+            host.report.generation = is_guarded || step % 5 ? generation : host.report.generation;
+            if (!is_guarded && step / 80 == 1)
+                host.report.overflow = 1;
             upload(&device->report, &host.report, sizeof host.report);
+            BOTH(gsc_report_set_rank(on, &r->report, of_policy, of_state ? &r->state : NULL,
+                                     (uint32_t)step, &r->report, &err));
             BOTH(gsc_state_update(on, &policy, &r->state, &r->report, &r->state, &err));
             seen |= host.state.events;
             /* An error on the host is a factor of zeros there. */
@@ -584,7 +532,16 @@ static void compare_guards(void)
             GSC(gsc_factor_clip_outlier(&stream, by_factor ? &device->factor : NULL, &device->state,
                                         &device->product, &err));
             BOTH(gsc_state_combine_decisions(on, &r->from, &r->state, &r->from, &err));
-            same_records("a guard");
+            same_records(name);
+            if (step % 80 != 79)
+                continue;
+            host.from = host.state;
+            host.from.factor.scale = scales[step / 80];
+            upload(&device->from, &host.from, sizeof host.from);
+            BOTH(gsc_state_init_from(on, &policy, &r->from, &r->state, &err));
+            host.factor = host.state.factor;
+            host.from = host.state;
+            upload(device, &host, sizeof host);
         }
     }
     CHECK(seen & GSC_EVENT_OUTLIER && seen & GSC_EVENT_CLIPPED && seen & GSC_EVENT_STOPPED);
@@ -595,6 +552,14 @@ static void errors(void)
 {
     static const gsc_report wrong = {.status = GSC_ERROR_REPORT, .overflow = 1, .found_inf = 1};
     static const gsc_report no_factor = {.status = GSC_ERROR_FACTOR, .overflow = 1, .found_inf = 1};
+    static const gsc_report differ = {
+        .status = GSC_ERROR_MISMATCH, .status_rank_plus_1 = 3, .overflow = 1, .found_inf = 1};
+    static const gsc_report no_state = {.kind = GSC_REPORT_FLAG,
+                                        .status = GSC_ERROR_STATE,
+                                        .status_rank_plus_1 = 4,
+                                        .first_rank_plus_1 = 4,
+                                        .overflow = 1,
+                                        .found_inf = 1};
     gsc_policy policy = GSC_POLICY_INIT, by_norm = GSC_POLICY_INIT;
     gsc_tensor_options options = GSC_TENSOR_OPTIONS_INIT;
     const gsc_tensor tensor = {.data = &device->from, .count = 100, .dtype = GSC_F32};
@@ -624,13 +589,21 @@ static void errors(void)
     by_norm.overflow_test = GSC_TEST_NORM;
     host.others[0] = reserved;
     host.others[1] = without_norm;
+    for (uint32_t rank = 0; rank < 4; rank++) /* the third and the fourth have another state */
+        host.others[2 + rank] = (gsc_report){
+            .kind = GSC_REPORT_FLAG, .digest = 1 + rank / 2, .status_rank_plus_1 = rank + 1};
+    host.state.good_steps = -1;
     upload(device, &host, sizeof host);
-    for (int i = 0; i < 2; i++) {
-        GSC(gsc_report_merge(&stream, &device->others[i], 1, 0, i ? &by_norm : NULL,
-                             &device->report, &err));
+    for (int i = 0; i < 3; i++) {
+        GSC(gsc_report_merge(&stream, &device->others[i], i < 2 ? 1 : 4, 0,
+                             i == 1 ? &by_norm : NULL, &device->report, &err));
         GSC(gsc_exec_wait(&stream, &err));
-        same_report("a merge of what is wrong", &wrong, &device->report);
+        same_report("a merge of what is wrong", i < 2 ? &wrong : &differ, &device->report);
     }
+    GSC(gsc_report_set_rank(&stream, &device->others[5], &policy, &device->state, 3,
+                            &device->report, &err));
+    GSC(gsc_exec_wait(&stream, &err));
+    same_report("a stamp of what is no state", &no_state, &device->report);
 
     const struct {
         const gsc_report *report;
@@ -853,9 +826,7 @@ static const struct {
               {"conversions", compare_conversions},
               {"policies", compare_policies},
               {"small_calls", compare_small_calls},
-              {"guards", compare_guards},
               {"errors", errors},
-              {"ranks", ranks_that_differ},
               {"memory", copies_and_waits},
               {"graph", replay_graph},
               {"streams", two_streams}};
