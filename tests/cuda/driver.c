@@ -126,16 +126,11 @@ static void available(void)
 
 /* ---- devices ---- */
 
-static void device_out_of_range(void)
+static void several_devices(void)
 {
     driver->devices = 2;
     check_refused(-1, GSC_ERROR_VALUE, "device is -1|below 2");
     check_refused(2, GSC_ERROR_VALUE, "device is 2|below 2");
-}
-
-static void several_devices(void)
-{
-    driver->devices = 2;
     gsc_context *first = created(0), *second = created(1), *again = created(0);
     CHECK(driver->retained == 3 && driver->loaded == 3);
     /* The stand-in refuses a kernel of another device's context. */
@@ -556,7 +551,6 @@ int main(void)
         test(reason->name, unavailable, false);
 #define WITHOUT(name) test(#name, name, false)
     WITHOUT(available);
-    WITHOUT(device_out_of_range);
     WITHOUT(several_devices);
     WITHOUT(creation_fails);
     WITHOUT(kernels_refused);

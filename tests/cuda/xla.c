@@ -455,17 +455,15 @@ int main(void)
     threads_that_come_late_or_never_change_nothing();
     memset(&xla, 0, sizeof xla);
     gsc_error err;
+    const gsc_cuda_options options = GSC_CUDA_OPTIONS_INIT;
     void *driver = dlopen("libcuda.so.1", RTLD_NOW);
-    uint64_t (*stream_of_launch)(void) = NULL;
-    int32_t (*blocks)(void) = NULL, (*create)(void **, uint32_t) = NULL;
-    *(void **)&stream_of_launch = driver ? dlsym(driver, "standin_stream") : NULL;
-    *(void **)&blocks = driver ? dlsym(driver, "standin_allocated") : NULL;
-    *(void **)&create = driver ? dlsym(driver, "cuStreamCreate") : NULL;
-    if (!CHECK(stream_of_launch && blocks && create))
+    uint64_t (*stream_of_launch)(void);
+    int32_t (*blocks)(void), (*create)(void **, uint32_t);
+    if (!CHECK(driver && gsc_context_create_cuda(&options, &context, &err) == GSC_OK))
         return 1;
-    if (!CHECK(gsc_context_create_cuda(&(gsc_cuda_options)GSC_CUDA_OPTIONS_INIT, &context, &err) ==
-               GSC_OK))
-        return 1;
+    *(void **)&stream_of_launch = dlsym(driver, "standin_stream");
+    *(void **)&blocks = dlsym(driver, "standin_allocated");
+    *(void **)&create = dlsym(driver, "cuStreamCreate");
     CHECK(create(&xla.stream, 0) == 0);
     struct memory *m = memory_of();
     expect(run_call(m, &variants[4], true), "");
