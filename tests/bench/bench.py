@@ -86,22 +86,15 @@ REPORT_BYTES = 256
 START = time.monotonic()
 MIXED = ("f32", "f16", "bf16")
 BACK = (0.25, 4.0)  # unscaling by one, then by the other, leaves the values as they were
-# Unscaling by it always makes the norm four times as large, and clipping brings it back.
-ALWAYS_CLIPPED = (0.25, 0.25)
+# Unscaling always makes the norm four times as large, and clipping brings it back.
+REACHED = {"clip": 1, "scales": (0.25, 0.25)}
 
 build = Path(__file__).parents[2] / "build/release"
 library, limits = ctypes.CDLL(build / "libgradscaler.so"), ctypes.CDLL(build / "tests/bench/liblimits.so")
-pointer, u64, f64 = ctypes.c_void_p, ctypes.c_uint64, ctypes.c_double
-for function, arguments in (
-    (limits.multiply_seconds, (pointer, u64, u64)),
-    (limits.convert_seconds, (ctypes.c_uint32, pointer, u64, u64)),
-    (limits.widen_seconds, (ctypes.c_uint32, pointer, pointer, u64, u64)),
-    (
-        limits.unscale_seconds,
-        (pointer, pointer, pointer, u64, ctypes.c_uint32, pointer, pointer, f64, f64, f64, ctypes.c_int32, u64),
-    ),
-):
-    function.argtypes, function.restype = arguments, f64
+TYPES = {"P": ctypes.c_void_p, "Q": ctypes.c_uint64, "I": ctypes.c_uint32, "i": ctypes.c_int32, "d": ctypes.c_double}
+for name, arguments in {"multiply": "PQQ", "convert": "IPQQ", "widen": "IPPQQ", "unscale": "PPPQIPPdddiQ"}.items():
+    function = getattr(limits, f"{name}_seconds")
+    function.argtypes, function.restype = [TYPES[letter] for letter in arguments], ctypes.c_double
 library.gsc_status_string.restype = ctypes.c_char_p
 # Private pages as malloc gives them; NumPy's own would be huge ones.
 memory = np.frombuffer(mmap.mmap(-1, 8 * sum(LISTS["GPT-2"]) + (1 << 20), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), "u1")
@@ -211,13 +204,6 @@ def limit(grads, exact=True):
 def limit_widening(grads):
     at, size = memory.ctypes.data, np.dtype(grads.type).itemsize
     return partial(limits.widen_seconds, size, at, at + grads.bytes, grads.elements)
-
-
-def name_of_limit(grads, loop):
-    """Of what is the limit of a row; None: it has none."""
-    if loop is None:
-        return None
-    return "copy" if loop is limit_widening else slower_loop(grads, loop is limit)[0]
 
 
 @cache
@@ -484,7 +470,7 @@ def training(how):
     return competitor
 
 
-any_scale = partial(limit, exact=False)
+any_scale, NORM = partial(limit, exact=False), {"want": Want.NORM}
 
 
 def against(options, limit=limit, **peers):
@@ -502,22 +488,17 @@ def cost(**options):
 
 OPERATIONS = {  # name: competitors; ours first
     "check": against({}, **peers()),
-    "check + norm": against({"want": Want.NORM}, **peers(norm=True)),
+    "check + norm": against(NORM, **peers(norm=True)),
     "alone": against({}),
-    "alone, + norm": against({"want": Want.NORM}),
+    "alone, + norm": against(NORM),
     "by 1.25": against({"scales": (1.25, 0.8)}, any_scale, torch=partial(of_torch, scales=(1.25, 0.8))),
-    "by 1.25, + norm": against({"want": Want.NORM, "scales": (1.25, 0.8)}, any_scale),
-    "clip, not reached": against({"want": Want.NORM, "clip": 1e9, "applied": True}, **peers(clip=1e9)),
-    "clip, reached": against(
-        {"want": Want.NORM, "clip": 1, "applied": True, "scales": ALWAYS_CLIPPED},
-        **peers(clip=1, scales=ALWAYS_CLIPPED),
-    ),
+    "by 1.25, + norm": against({**NORM, "scales": (1.25, 0.8)}, any_scale),
+    "clip, not reached": against({**NORM, "clip": 1e9, "applied": True}, **peers(clip=1e9)),
+    "clip, reached": against({**NORM, "applied": True, **REACHED}, **peers(**REACHED)),
     # Not multiplied, so the way back is by the scale; what torch does is the same.
-    "clip, as a factor": against(
-        {"want": Want.NORM, "clip": 1e-3}, torch=partial(of_torch, clip=1, scales=ALWAYS_CLIPPED)
-    ),
+    "clip, as a factor": against({**NORM, "clip": 1e-3}, torch=partial(of_torch, **REACHED)),
     "into f32": against({"widening": True}, limit_widening),
-    "into f32, + norm": against({"widening": True, "want": Want.NORM}, limit_widening),
+    "into f32, + norm": against({"widening": True, **NORM}, limit_widening),
     "amax": cost(want=Want.AMAX),
     "underflow": cost(want=Want.UNDERFLOW),
     "histogram": cost(histogram=True),
@@ -525,7 +506,7 @@ OPERATIONS = {  # name: competitors; ours first
     "each, + norm": cost(per_tensor=True, want=Want.NORM),
     "check, 2 threads": against({"threads": 2}, None, torch=of_torch, one=ours),
     "norm, 2 threads": against(
-        {"threads": 2, "want": Want.NORM}, None, torch=partial(of_torch, norm=True), one=partial(ours, want=Want.NORM)
+        {"threads": 2, **NORM}, None, torch=partial(of_torch, norm=True), one=partial(ours, **NORM)
     ),
     "in jit": {"ours": in_jit, "limit": limit},
     "in jit, over jnp": {"ours": in_jit, "jnp": partial(of_jax, norm=True)},
@@ -539,10 +520,8 @@ OPERATIONS = {  # name: competitors; ours first
     "a line of history": {"ours": an_update("history"), "nothing": an_update("")},
     "in one call": {"ours": training("call"), "added": training("torch"), "nothing": training("")},
 }
-CLIPS, MANY = (
-    ("clip, not reached", "clip, reached", "clip, as a factor"),
-    ("161 of 4,096", "1,000 of 768", "1,000 of 64"),
-)
+CLIPS = ("clip, not reached", "clip, reached", "clip, as a factor")
+MANY = ("161 of 4,096", "1,000 of 768", "1,000 of 64")
 SMALL, TWO = ("161 of 64", "MLP of 6"), ("check, 2 threads", "norm, 2 threads")
 CASES = [  # title, lists, dtypes, operations
     ("Unscale in place", list(LISTS)[:5], (*MIXED, "f8_e4m3fn"), ("check", "check + norm")),
@@ -647,7 +626,8 @@ def measure(label, name, dtype, operation, quick):
         except NotRunError as reason:
             not_run[who] = str(reason)
     row = {"list": name, "dtype": dtype, "operation": operation, "not_run": not_run, "ratios": {}}
-    row["limit"] = name_of_limit(grads, OPERATIONS[operation].get("limit"))
+    loop = OPERATIONS[operation].get("limit")
+    row["limit"] = loop and ("copy" if loop is limit_widening else slower_loop(grads, loop is limit)[0])
     if "ours" not in runs:
         return row
     budget, least, most = (0.1, 3, 7) if quick else (2.0, 3, 31)
@@ -686,12 +666,8 @@ def machine():
     if "cpu family" in words:  # virtual machines hide the name
         model += f", family {words['cpu family']}, model {words['model']}"
     info, cores = gradscaler.info(), len(os.sched_getaffinity(0))
-    versions = {
-        "numpy": np.__version__,
-        "torch": torch and torch.__version__.split("+")[0],
-        "jax": jax and jax.__version__,
-    }
-    about = {"cpu": model, "cores": cores, "instructions": info.cpu, "note": info.cpu_note, **versions}
+    about = {"cpu": model, "cores": cores, "instructions": info.cpu, "note": info.cpu_note, "numpy": np.__version__}
+    about |= {"torch": torch and torch.__version__.split("+")[0], "jax": jax and jax.__version__}
     return about | {"gradscaler": gradscaler.__version__, "date": time.strftime("%Y-%m-%d")}
 
 
@@ -727,13 +703,12 @@ def print_section(title, rows):
     print(f"\n{title}\n{'ours':>66}{''.join(headings)}")
     reasons = set()
     for row in rows:
-        text = f"{row['list']:<12} {row['dtype']:<10} {row['operation']:<20}"
+        text = "   NOT RUN"
         if "seconds" in row:
             seconds = row["seconds"]["ours"]
-            text += f"{1e6 * seconds:9.1f} us {row['bytes'] / seconds / 1e9:5.1f} GB/s"
-            text += "".join(cell(row, who, widths[who]) for who in columns)
-            text += f"  {row['limit'] or ''}"
-        print(text if "seconds" in row else f"{text}   NOT RUN")
+            text = f"{1e6 * seconds:9.1f} us {row['bytes'] / seconds / 1e9:5.1f} GB/s"
+            text += "".join(cell(row, who, widths[who]) for who in columns) + f"  {row['limit'] or ''}"
+        print(f"{row['list']:<12} {row['dtype']:<10} {row['operation']:<20}{text}")
         reasons |= {f"  {who}, {row['dtype']}: NOT RUN, {reason}" for who, reason in row["not_run"].items()}
     for reason in sorted(reasons):
         print(reason)
@@ -762,11 +737,8 @@ def picture(rows, path):
     axes = figure.subplots(1, len(dtypes), sharey=True, squeeze=False)[0]
     for axis, dtype in zip(axes, dtypes, strict=True):
         for label, operation, who, colour, style, marker in lines:
-            speed = {
-                row["list"]: row["bytes"] / row["seconds"][who] / 1e9
-                for row in rows
-                if row["dtype"] == dtype and row["operation"] == operation and who in row["seconds"]
-            }
+            mine = [row for row in rows if (row["dtype"], row["operation"]) == (dtype, operation)]
+            speed = {row["list"]: row["bytes"] / row["seconds"][who] / 1e9 for row in mine if who in row["seconds"]}
             heights = [speed.get(name, np.nan) for name in names]
             axis.plot(names, heights, color=colour, linestyle=style, marker=marker, label=label)
         axis.set(title=dtype, yscale="log", xlabel="list of gradients, from small to large")

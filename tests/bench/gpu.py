@@ -46,16 +46,9 @@ def end_of(text, size=4000):
 def run(command, limit, environment=None):
     """The exit status, the output and the seconds of a command; None as status where it took too long."""
     start = time.monotonic()
+    output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "errors": "replace"}
     try:
-        done = subprocess.run(
-            list(map(str, command)),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            timeout=limit,
-            env=os.environ | (environment or {}),
-        )
+        done = subprocess.run(list(map(str, command)), timeout=limit, env=os.environ | (environment or {}), **output)
         return done.returncode, done.stdout, time.monotonic() - start
     except subprocess.TimeoutExpired as late:
         output = late.stdout or ""
@@ -68,9 +61,9 @@ def run(command, limit, environment=None):
 def lines_of(output):
     """The JSON of the lines that are JSON."""
     found = []
-    for line in output.splitlines():
+    for line in re.findall(r"^\{.*", output, re.MULTILINE):
         with contextlib.suppress(ValueError):
-            found += [json.loads(line)] if line.startswith("{") else []
+            found.append(json.loads(line))
     return found
 
 
@@ -159,19 +152,20 @@ def line_of(name, group):
 
 
 def text_of(report):
+    groups = report["groups"]
+
+    def results_of(*names):
+        """Those of groups that begin so."""
+        for name, group in groups.items():
+            for result in group["results"] if name.startswith(names) else ():
+                yield f"{name}: " + ", ".join(f"{key} {value}" for key, value in result.items())
+
     lines = [f"gradscaler {report['gradscaler']} on {report['device']}, driver for CUDA {report['driver']}", ""]
-    lines += [line_of(name, group) for name, group in report["groups"].items()]
-    for name, group in report["groups"].items():
-        for result in group["results"]:
-            if name.startswith(("open", "fault")):
-                lines.append(f"{name}: " + ", ".join(f"{key} {value}" for key, value in result.items()))
-    rows = report["groups"].get("rows", {}).get("results", [])
-    if rows:
-        lines += ["", *table_of(rows)]
-    for kind in PYTHON:
-        for result in report["groups"].get(kind, {}).get("results", []):
-            lines.append(f"{kind}: " + ", ".join(f"{key} {value}" for key, value in result.items()))
-    for name, group in report["groups"].items():
+    lines += [*(line_of(*group) for group in groups.items()), *results_of("open", "fault")]
+    if groups.get("rows", {}).get("results"):
+        lines += ["", *table_of(groups["rows"]["results"])]
+    lines += results_of(*PYTHON)
+    for name, group in groups.items():
         if name.startswith("ncu") and group["verdict"] == "ok":
             lines += ["", name, *(line for line in group["output"].splitlines() if "dram__" in line or "time_" in line)]
     return "\n".join(lines) + "\n"
@@ -205,18 +199,16 @@ def main(arguments):
     report = json.loads(output) | {"groups": {}}
     if report["device"] == "stand-in" and not given.short:
         sys.exit("a stand-in for the driver has no speed to report: --short rehearses")
-    only, failed = tuple(given.only.split(",")), 0
+    failed = 0
     with tempfile.TemporaryDirectory() as cache:
         plans = plan(given.programs, cache, given.short, given.python, given.without_python, given.faults)
         for name, command, limit, environment in plans:
-            if not name.startswith(only):
+            if not name.startswith(tuple(given.only.split(","))):
                 continue
             group = {"verdict": "not run", "seconds": 0.0, "output": "", "results": []}
             left = start + given.seconds - time.monotonic()
-            if left < 5 and not isinstance(command, str):
-                command = "there was no time left"
-            if isinstance(command, str):
-                group["why"] = command
+            if isinstance(command, str) or left < 5:
+                group["why"] = command if isinstance(command, str) else "there was no time left"
             else:
                 status, output, seconds = run(command, min(limit, left), environment)
                 word, why = verdict(name, status, output)

@@ -43,10 +43,9 @@ def not_run(why):
 def imported(*names):
     """These modules, or none of the kind runs."""
     try:
-        modules = [importlib.import_module(name) for name in names]
+        return [importlib.import_module(name) for name in names]
     except ImportError as error:
         not_run(str(error))
-    return modules if len(modules) > 1 else modules[0]
 
 
 def microseconds(call, repeats=20, rounds=5):
@@ -154,7 +153,7 @@ def array_kind(driver, np):
 
 
 def scaler():
-    np = imported("numpy")
+    (np,) = imported("numpy")
     from gradscaler import Scaler, Want, info
 
     if info().cuda != "available":
@@ -195,12 +194,10 @@ def scaler():
 
 
 def torch_and_device():
-    torch = imported("torch")
-    if torch.cuda.is_available():
-        return torch, "cuda"
-    if SHORT:
-        return torch, "cpu"
-    not_run(f"torch {torch.__version__} has no CUDA here")
+    (torch,) = imported("torch")
+    if not (torch.cuda.is_available() or SHORT):
+        not_run(f"torch {torch.__version__} has no CUDA here")
+    return torch, "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def timed(torch, device, call, repeats, rounds=7):
@@ -244,27 +241,27 @@ def beside_torch(torch, device):
         lot = _grads.GradientGroup(grads[0].device, grads, range(len(grads)))
         factor = scaler._current("measure").factor(True)
 
-        def check_of_torch(norm):
+        def check_of_torch(norm=False):
             torch._amp_foreach_non_finite_check_and_unscale_(grads, found, one)
             return torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads))) if norm else None
 
-        def unscale_of_torch(clip):
+        def unscale_of_torch(clip=None):
             reference.unscale_(optimizer)
             if clip:
                 torch.nn.utils.clip_grad_norm_(parameters, clip)
             reference.update()
 
-        def unscale_of_ours(clip):
+        def unscale_of_ours(clip=None):
             scaler.unscale_(optimizer, max_norm=clip)
             scaler.update()
 
         calls = {
-            "torch, check + unscale": lambda: check_of_torch(False),
+            "torch, check + unscale": check_of_torch,
             "ours, check + unscale": lambda: lot.run(True, factor, policy, 0),
             "torch, check + unscale, norm": lambda: check_of_torch(True),
             "ours, check + unscale + norm": lambda: lot.run(True, factor, policy, int(Want.NORM)),
-            "torch's scaler, unscale_ + update": lambda: unscale_of_torch(None),
-            "our scaler, unscale_ + update": lambda: unscale_of_ours(None),
+            "torch's scaler, unscale_ + update": unscale_of_torch,
+            "our scaler, unscale_ + update": unscale_of_ours,
             "torch's scaler, unscale_ + clip + update": lambda: unscale_of_torch(1e9),
             "our scaler, unscale_ + clip + update": lambda: unscale_of_ours(1e9),
         }
@@ -279,76 +276,52 @@ def beside_torch(torch, device):
         measure(dtype)
 
 
-def toy(torch, capturable=False):
+def trained(torch, stream, captured=False):
+    """Steps on this stream, or a graph of one: the scale and the overflow after each, and the parameters at the end."""
+    from gradscaler.torch import GradScaler
+
     torch.manual_seed(3)
     model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.GELU(), torch.nn.Linear(256, 64)).to("cuda")
-    return model, torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True, capturable=capturable)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True, capturable=True)
+    scaler, once, answers = GradScaler("cuda", 1024.0, growth_interval=3), torch.cuda.CUDAGraph(), []
+    x, factor = torch.randn(32, 64, device="cuda"), torch.ones((), device="cuda")
 
+    def step():
+        optimizer.zero_grad(set_to_none=False)
+        scaler.scale(model(x).square().mean() * factor).backward()
+        scaler.unscale_(optimizer, max_norm=0.1)
+        scaler.step(optimizer)
+        scaler.update()
 
-def scaled_step(scaler, optimizer, loss):
-    scaler.scale(loss).backward()
-    scaler.unscale_(optimizer, max_norm=0.1)
-    scaler.step(optimizer)
-    scaler.update()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            step()
+        if captured:
+            with torch.cuda.graph(once):
+                step()
+        for value in (1.0, 1.0, float("inf"), 1.0, 1.0, 1.0):
+            factor.fill_(value)
+            once.replay() if captured else step()
+            answers.append((scaler.get_scale(), scaler.report.overflow))
+    stream.synchronize()
+    return answers, [parameter.detach().clone() for parameter in model.parameters()]
 
 
 def streams(torch):
-    """On a side stream, and in a thread, the gradients and the scale of the default stream."""
-    from gradscaler.torch import GradScaler
-
-    def trained(stream):
-        model, optimizer = toy(torch)
-        scaler, x = GradScaler("cuda", 1024.0, growth_interval=3), torch.randn(32, 64, device="cuda")
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            for step in range(8):
-                optimizer.zero_grad()
-                scaled_step(scaler, optimizer, model(x).square().mean() * (float("inf") if step == 5 else 1.0))
-        stream.synchronize()
-        return scaler.get_scale(), [parameter.detach().clone() for parameter in model.parameters()]
-
-    expected = trained(torch.cuda.current_stream())
+    """On a side stream, and in a thread, the gradients and the scales of the default stream."""
+    expected = trained(torch, torch.cuda.current_stream())
     with ThreadPoolExecutor(1) as thread:
-        found = thread.submit(lambda: trained(torch.cuda.Stream())).result()
-    for scale, parameters in (trained(torch.cuda.Stream()), found):
-        assert scale == expected[0], (scale, expected[0])
-        assert all(torch.equal(a, b) for a, b in zip(parameters, expected[1], strict=True))
+        found = thread.submit(lambda: trained(torch, torch.cuda.Stream())).result()
+    for answers, parameters in (trained(torch, torch.cuda.Stream()), found):
+        assert answers == expected[0], (answers, expected[0])
+        assert all(map(torch.equal, parameters, expected[1]))
     say(claim="a side stream and a thread have the bits of the default stream")
 
 
 def graph(torch):
     """A whole step in a CUDA graph beside the same steps without."""
-    from gradscaler.torch import GradScaler
-
-    x, factor = torch.randn(32, 64, device="cuda"), torch.ones((), device="cuda")
-    factors = [1.0, 1.0, float("inf"), 1.0, 1.0, 1.0]
-
-    def made():
-        return *toy(torch, capturable=True), GradScaler("cuda", 1024.0, growth_interval=3)
-
-    def step(model, optimizer, scaler):
-        optimizer.zero_grad(set_to_none=False)
-        scaled_step(scaler, optimizer, model(x).square().mean() * factor)
-
-    def run(captured):
-        parts, answers = made(), []
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(3):
-                step(*parts)
-        torch.cuda.current_stream().wait_stream(side)
-        once = torch.cuda.CUDAGraph()
-        if captured:
-            with torch.cuda.graph(once):
-                step(*parts)
-        for value in factors:
-            factor.fill_(value)
-            once.replay() if captured else step(*parts)
-            answers.append((parts[2].get_scale(), parts[2].report.overflow))
-        return answers, [parameter.detach().clone() for parameter in parts[0].parameters()]
-
-    (eager, expected), (replayed, parameters) = run(False), run(True)
+    (eager, expected), (replayed, parameters) = (trained(torch, torch.cuda.Stream(), how) for how in (False, True))
     assert eager == replayed, (eager, replayed)
     same = all(map(torch.equal, expected, parameters))
     say(claim="a graph of a whole step moves the scale as the steps do", answers=str(replayed), same_parameters=same)
@@ -391,8 +364,8 @@ def stalls(torch):
     except StallError as error:
         assert "weight" in str(error), error
         say(claim="a fused optimizer's StallError comes", step=steps, scale_is_0_after=10)
-        return
-    raise AssertionError("no StallError in 1000 steps")
+    else:
+        raise AssertionError("no StallError in 1000 steps")
 
 
 def torch_kind():
@@ -453,14 +426,9 @@ def train():
     say(torch=torch.__version__, device=device, steps=steps, batch=batch, length=length)
     for fused in (False, True):
         reference, again, ours = (trained(kind, None, fused, True)[0] for kind in ("torch", "torch", "ours"))
-        say(
-            claim="the same losses",
-            fused=fused,
-            first=round(reference[0].item(), 4),
-            last=round(reference[-1].item(), 4),
-            largest_difference=(ours - reference).abs().max().item(),
-            of_torch_with_itself=(again - reference).abs().max().item(),
-        )
+        ends = {"first": round(reference[0].item(), 4), "last": round(reference[-1].item(), 4)}
+        difference, of_torch = ((losses - reference).abs().max().item() for losses in (ours, again))
+        say(claim="the same losses", fused=fused, **ends, largest_difference=difference, of_torch_with_itself=of_torch)
         if torch.equal(again, reference):
             assert torch.equal(ours, reference), "torch gives these losses each time, ours gives others"
     for clip in (1.0,) if SHORT else (None, 1.0):

@@ -170,17 +170,14 @@ double convert_seconds(uint32_t dtype, void *memory, uint64_t bytes, uint64_t pa
     return convert ? seconds() - start : -1;
 }
 
-VECTORS static void widen(const uint16_t *restrict in, uint32_t *restrict out, uint64_t n)
-{
-    for (uint64_t i = 0; i < n; i++)
-        out[i] = in[i];
-}
-
-VECTORS static void widen_bytes(const uint8_t *restrict in, uint32_t *restrict out, uint64_t n)
-{
-    for (uint64_t i = 0; i < n; i++)
-        out[i] = in[i];
-}
+#define WIDEN(name, narrow)                                                                        \
+    VECTORS static void name(const narrow *restrict in, uint32_t *restrict out, uint64_t n)        \
+    {                                                                                              \
+        for (uint64_t i = 0; i < n; i++)                                                           \
+            out[i] = in[i];                                                                        \
+    }
+WIDEN(widen, uint16_t)
+WIDEN(widen_bytes, uint8_t)
 
 /* The limit of 1 or 2 `bytes` into 4: they are read and written, without arithmetic. */
 double widen_seconds(uint32_t bytes, const void *in, void *out, uint64_t n, uint64_t pairs)

@@ -68,10 +68,6 @@ def run(doc, script, page, table):
     writes, text = parser.parse_args().writes, table()
     print(text)
     if writes:
-        rewrite(page, script, text)
-
-
-def rewrite(page, script, text):
-    page, begin, end = Path(__file__).parents[2] / page, f"<!-- written by {script} -->\n", "<!-- to here -->"
-    before, rest = page.read_text().split(begin)
-    page.write_text(before + begin + text + end + rest.split(end, 1)[1])
+        page, begin, end = Path(__file__).parents[2] / page, f"<!-- written by {script} -->\n", "<!-- to here -->"
+        before, rest = page.read_text().split(begin)
+        page.write_text(before + begin + text + end + rest.split(end, 1)[1])

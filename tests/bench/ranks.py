@@ -26,10 +26,8 @@ def merge_times():
     """Seconds to merge as many reports, the median of five."""
     ctypes.CDLL(ROOT / "build/release/libgradscaler.so", mode=ctypes.RTLD_GLOBAL)
     merge = ctypes.CDLL(ROOT / "build/release/tests/bench/liblimits.so").merge_seconds
-    merge.restype, merge.argtypes = (
-        ctypes.c_double,
-        (ctypes.c_char_p, ctypes.c_uint64, ctypes.c_char_p, ctypes.c_uint64),
-    )
+    merge.restype = ctypes.c_double
+    merge.argtypes = [ctypes.c_char_p, ctypes.c_uint64] * 2
     scaler, out, times = gradscaler.Scaler(), ctypes.create_string_buffer(SIZE), {}
     fields = {"kind": gradscaler.ReportKind.TENSORS, "measured": gradscaler.Want.NORM}
     reports = [gradscaler.Report(sum_squares=1.0 + r, elements=r, **fields) for r in range(RANKS[-1])]

@@ -198,27 +198,23 @@ static double milliseconds(measurement *m, enum enqueued what, double *host)
     return times[batches / 2];
 }
 
-static void *captured(measurement *m)
+/* Times a graph that has only node `only` of the call; -1: all. Returns how many the call has. */
+static uint64_t replay(measurement *m, int only, double *time)
 {
-    void *graph;
+    void *nodes[64], *graph;
+    uint64_t count = sizeof nodes / sizeof *nodes;
     m->what = CALLS;
     CU(capture_begin(m->on.stream, 0));
     enqueue(m);
     CU(capture_end(m->on.stream, &graph));
-    return graph;
-}
-
-/* A graph that has only node `only` of the call; -1: all. Returns how many the call has. */
-static uint64_t instantiate(measurement *m, int only)
-{
-    void *nodes[64], *graph = captured(m);
-    uint64_t count = sizeof nodes / sizeof *nodes;
     CU(graph_nodes(graph, nodes, &count));
     for (uint64_t i = 0; only >= 0 && i < count; i++)
         if (i != (uint64_t)only)
             CU(node_destroy(nodes[i]));
     CU(graph_instantiate(&m->executable, graph, 0));
     CU(graph_destroy(graph));
+    *time = milliseconds(m, REPLAYS, NULL);
+    CU(executable_destroy(m->executable));
     return count;
 }
 
@@ -319,16 +315,13 @@ static void set_up(measurement *m, const row *r, gsc_error *err)
 
 static void tear_down(measurement *m)
 {
+    void *const memory[] = {
+        m->memory, m->fresh,  m->results,     m->options.histogram, m->options.per_tensor,
+        m->factor, m->report, m->on.workspace};
     if (m->on.stream)
         CU(stream_destroy(m->on.stream));
-    device_free(m->memory);
-    device_free(m->fresh);
-    device_free(m->results);
-    device_free(m->options.histogram);
-    device_free(m->options.per_tensor);
-    device_free(m->factor);
-    device_free(m->report);
-    device_free(m->on.workspace);
+    for (size_t i = 0; i < sizeof memory / sizeof *memory; i++)
+        device_free(memory[i]);
 }
 
 static void print_measured(measurement *m, const char *name)
@@ -336,25 +329,21 @@ static void print_measured(measurement *m, const char *name)
     const row *r = m->row;
     double host, launches[64];
     /* What has to be moved at least: accumulate reads all before it adds any. */
-    uint64_t read = 0, written = 0;
-    for (uint64_t i = 0; i < m->n; i++) {
-        read += m->in[i].count * gsc_dtype_size(r->in);
-        written += m->in[i].count * gsc_dtype_size(r->out);
-    }
+    uint64_t count_of_all = 0;
+    for (uint64_t i = 0; i < m->n; i++)
+        count_of_all += m->in[i].count;
+    const uint64_t read = count_of_all * gsc_dtype_size(r->in),
+                   written = count_of_all * gsc_dtype_size(r->out);
     const uint64_t moved = r->operation == CHECK_ONLY   ? read
                            : r->operation == ACCUMULATE ? 2 * read + 2 * written
                                                         : read + written;
     const double copied = milliseconds(m, COPIES, NULL), reads = milliseconds(m, READS, NULL);
     const double called = milliseconds(m, CALLS, &host);
-    const uint64_t count = instantiate(m, -1);
-    const double replayed = milliseconds(m, REPLAYS, NULL);
-    CU(executable_destroy(m->executable));
+    double replayed;
+    const uint64_t count = replay(m, -1, &replayed);
     const bool split = r->want == GSC_WANT_NORM && !r->bad && count <= 64;
-    for (uint64_t i = 0; split && i < count; i++) {
-        (void)instantiate(m, (int)i);
-        launches[i] = milliseconds(m, REPLAYS, NULL);
-        CU(executable_destroy(m->executable));
-    }
+    for (uint64_t i = 0; split && i < count; i++)
+        (void)replay(m, (int)i, &launches[i]);
     const double rate = (double)moved / replayed * 1e-6;
     const double ceiling =
         r->operation == CHECK_ONLY ? (double)m->bytes / reads : 2 * (double)m->bytes / copied;
@@ -539,15 +528,15 @@ static void open_times(void)
     gsc_context *contexts[2];
     double at[5];
     load_driver();
-    for (int i = 0; i < 5; i++) {
-        at[i] = seconds();
-        if (i == 0)
-            CU(init(0));
-        else if (i == 1)
-            CU(context_retain(&primary, 0));
-        else if (i < 4)
-            contexts[i - 2] = new_context();
+    at[0] = seconds();
+    CU(init(0));
+    at[1] = seconds();
+    CU(context_retain(&primary, 0));
+    for (int i = 0; i < 2; i++) {
+        at[2 + i] = seconds();
+        contexts[i] = new_context();
     }
+    at[4] = seconds();
     printf(
         "{\"driver_ms\": %.3f, \"context_ms\": %.3f, \"kernels_ms\": %.3f, \"again_ms\": %.3f}\n",
         (at[1] - at[0]) * 1e3, (at[2] - at[1]) * 1e3, (at[3] - at[2]) * 1e3, (at[4] - at[3]) * 1e3);

@@ -13,6 +13,8 @@ from pathlib import Path
 
 UNSIGNED, SIGNED, FLOATS = "u16 u32 u64", "s16 s32 s64", "f32 f64"
 BITS, INTEGERS = "b16 b32 b64", f"{UNSIGNED} {SIGNED}"
+ORDERS = (("lt", "<", ">="), ("le", "<=", ">"), ("gt", ">", "<="), ("ge", ">=", "<"))
+SIGNS = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
 # Opcodes; types T; what results of which operands; the value in C, of operands a to d. N is the width of T; B, U and W
 # are the types of bits, unsigned, and twice as wide.
 OPERATIONS = [
@@ -50,22 +52,13 @@ OPERATIONS = [
     ("setp.eq.T", f"{BITS} {INTEGERS} {FLOATS}", "pred: T T", "a == b"),
     ("setp.ne.T", f"{BITS} {INTEGERS}", "pred: T T", "a != b"),
     ("setp.ne.T", FLOATS, "pred: T T", "a < b || a > b"),
-    ("setp.lt.T", f"{INTEGERS} {FLOATS}", "pred: T T", "a < b"),
-    ("setp.le.T", f"{INTEGERS} {FLOATS}", "pred: T T", "a <= b"),
-    ("setp.gt.T", f"{INTEGERS} {FLOATS}", "pred: T T", "a > b"),
-    ("setp.ge.T", f"{INTEGERS} {FLOATS}", "pred: T T", "a >= b"),
+    *((f"setp.{name}.T", f"{INTEGERS} {FLOATS}", "pred: T T", f"a {sign} b") for name, sign, _ in ORDERS),
+    *((f"setp.{name}u.T", FLOATS, "pred: T T", f"!(a {opposite} b)") for name, _, opposite in ORDERS),
     ("setp.equ.T", FLOATS, "pred: T T", "!(a < b || a > b)"),
     ("setp.neu.T", FLOATS, "pred: T T", "!(a == b)"),
-    ("setp.ltu.T", FLOATS, "pred: T T", "!(a >= b)"),
-    ("setp.leu.T", FLOATS, "pred: T T", "!(a > b)"),
-    ("setp.gtu.T", FLOATS, "pred: T T", "!(a <= b)"),
-    ("setp.geu.T", FLOATS, "pred: T T", "!(a < b)"),
     ("setp.num.T", FLOATS, "pred: T T", "a == a && b == b"),
     ("setp.nan.T", FLOATS, "pred: T T", "a != a || b != b"),
-    ("add.rn.T", FLOATS, "T: T T", "a + b"),
-    ("sub.rn.T", FLOATS, "T: T T", "a - b"),
-    ("mul.rn.T", FLOATS, "T: T T", "a * b"),
-    ("div.rn.T", FLOATS, "T: T T", "a / b"),
+    *((f"{name}.rn.T", FLOATS, "T: T T", f"a {sign} b") for name, sign in SIGNS.items()),
     ("rcp.rn.T", FLOATS, "T: T", "1 / a"),
     ("sqrt.rn.T", FLOATS, "T: T", "T_sqrt(a)"),
     ("fma.rn.T", FLOATS, "T: T T T", "T_fma(a, b, c)"),

@@ -37,6 +37,7 @@
       "operation would make the legacy stream depend on a capturing blocking stream")
 
 enum { OK = 0, CAPTURE_RELAXED = 2, MAX_DEVICES = 4, MAX_DEPTH = 16, MAX_NODES = 256 };
+enum { MAX_FUNCTIONS = 64 };
 #define NUMBER(name, number, text) name = number,
 enum { ERRORS(NUMBER) };
 
@@ -44,26 +45,31 @@ typedef struct context {
     atomic_int retained;
 } context;
 
-typedef struct module {
-    struct module *next; /* of all, so that they stay reachable: a forked process unloads none */
-    const context *context;
-    uint64_t parameters;        /* bytes that a kernel may have of them */
-    struct function *functions; /* that were asked for */
-    char image[];
-} module;
-
 typedef struct function {
-    struct function *next;
-    const module *module;
+    const struct module *module;
     char name[64];
     uint64_t size; /* of its parameter */
 } function;
 
-typedef struct node {
-    struct graph *of;
+typedef struct module {
+    struct module *next; /* of all, so that they stay reachable: a forked process unloads none */
+    const context *context;
+    uint64_t parameters; /* bytes that a kernel may have of them */
+    uint32_t count;
+    function functions[MAX_FUNCTIONS]; /* that were asked for */
+    char image[];
+} module;
+
+typedef struct work {
     const function *function; /* NULL: a copy, with `copied` as its parameter */
     uint32_t blocks, threads;
-    uint64_t size;             /* of the parameter, */
+    uint64_t size;
+    const void *parameter;
+} work;
+
+typedef struct node {
+    struct graph *of;
+    work work;
     unsigned char parameter[]; /* as it was when captured */
 } node;
 
@@ -169,29 +175,16 @@ static int32_t make(void **out, uint64_t bytes)
 
 /* ---- the driver and its devices ---- */
 
-/* The name and the text of a result; the last row's are NULL. */
-static const char *error(int32_t result, bool name)
-{
-    static const struct {
-        int32_t number;
-        const char *name, *text;
-    } rows[] = {
-#define ROW(word, number, text) {number, "CUDA_ERROR_" #word, text},
-        ERRORS(ROW){0, NULL, NULL}};
-    size_t i = 0;
-    while (rows[i].name && rows[i].number != result)
-        i++;
-    return name ? rows[i].name : rows[i].text;
-}
-
 int32_t cuGetErrorName(int32_t result, const char **name)
 {
-    return (*name = error(result, true)) ? OK : INVALID_VALUE;
+#define NAME(word, number, text) result == number ? "CUDA_ERROR_" #word:
+    return (*name = ERRORS(NAME) NULL) ? OK : INVALID_VALUE;
 }
 
 int32_t cuGetErrorString(int32_t result, const char **text)
 {
-    return (*text = error(result, false)) ? OK : INVALID_VALUE;
+#define TEXT(word, number, text) result == number ? text:
+    return (*text = ERRORS(TEXT) NULL) ? OK : INVALID_VALUE;
 }
 
 int32_t cuDriverGetVersion(int32_t *version)
@@ -322,12 +315,10 @@ int32_t cuModuleLoadDataEx(void **out, const void *image, uint32_t options, int3
     if (!standin_current())
         return INVALID_CONTEXT;
     /* CUDA 11.0 brought PTX 7.0, 12.1 8.1 and so on. */
-    static const char keyword[] = ".version ";
-    char *end;
-    if (strncmp(image, keyword, strlen(keyword)) != 0)
+    int32_t major, minor;
+    if (sscanf(image, ".version %d.%d", &major, &minor) != 2)
         return INVALID_PTX;
-    const long major = strtol((const char *)image + strlen(keyword), &end, 10);
-    const long version = 10 * major + strtol(end + 1, NULL, 10);
+    const int32_t version = 10 * major + minor;
     const int32_t compiler = state.compiler ? state.compiler : state.version;
     if (version > compiler / 100 - 40 + compiler / 10 % 10)
         return UNSUPPORTED_PTX_VERSION;
@@ -354,10 +345,6 @@ int32_t cuModuleUnload(void *unloaded)
     module *m = unloaded;
     if (m->context != standin_current())
         return INVALID_CONTEXT;
-    for (function *f = m->functions, *next; f; f = next) {
-        next = f->next;
-        free(f);
-    }
     pthread_mutex_lock(&lock);
     module **at = &modules;
     while (*at != m)
@@ -386,21 +373,17 @@ int32_t cuModuleGetFunction(void **out, void *from, const char *name)
 {
     ENTER(from && name);
     module *m = from;
-    function *f;
+    function *f = &m->functions[m->count];
     const char *parameters = find_entry(m->image, name);
-    if (!parameters || strlen(name) >= sizeof f->name)
+    if (!parameters || strlen(name) >= sizeof f->name || m->count == MAX_FUNCTIONS)
         return NOT_FOUND;
     const char *size = strchr(parameters, '['), *end = strchr(parameters, ')');
-    if (make((void **)&f, sizeof *f) != OK)
-        return OUT_OF_MEMORY;
-    *f = (function){.next = m->functions, .module = m};
-    f->size = size && size < end ? strtoull(size + 1, NULL, 10) : 8;
-    if (f->size > m->parameters) { /* which a real driver sees when it loads the module */
-        free(f);
+    *f = (function){.module = m, .size = size && size < end ? strtoull(size + 1, NULL, 10) : 8};
+    if (f->size > m->parameters) /* which a real driver sees when it loads the module */
         return INVALID_PTX;
-    }
-    snprintf(f->name, sizeof f->name, "%s", name);
-    *out = m->functions = f;
+    strcpy(f->name, name);
+    m->count++;
+    *out = f;
     return OK;
 }
 
@@ -432,31 +415,41 @@ static void reach(bool reached)
     mprotect(pages.start, pages.used, reached ? PROT_READ | PROT_WRITE : PROT_NONE);
 }
 
-/* The devices do one thing after another. A copy has no function. */
-static void run(const function *f, uint32_t blocks, uint32_t threads, const void *parameter)
+/* The devices do one thing after another. */
+static void run(const work *w)
 {
-    const copied *c = parameter;
+    const copied *c = w->parameter;
     pthread_mutex_lock(&lock);
     reach(true);
-    if (!f)
+    if (!w->function)
         memmove((void *)(uintptr_t)c->to, (const void *)(uintptr_t)c->from, c->bytes);
     else if (state.execute)
-        state.execute(f->name, blocks, threads, parameter);
+        state.execute(w->function->name, w->blocks, w->threads, w->parameter);
     reach(false);
     pthread_mutex_unlock(&lock);
 }
 
-static int32_t record(graph *to, const function *f, uint32_t blocks, uint32_t threads,
-                      const void *parameter, uint64_t size)
+static int32_t record(graph *to, const work *w)
 {
     node *n;
     if (to->broken)
         return STREAM_CAPTURE_INVALIDATED;
-    if (to->count == MAX_NODES || make((void **)&n, sizeof *n + size) != OK)
+    if (to->count == MAX_NODES || make((void **)&n, sizeof *n + w->size) != OK)
         return OUT_OF_MEMORY;
-    *n = (node){to, f, blocks, threads, size};
-    memcpy(n->parameter, parameter, size);
+    *n = (node){to, *w};
+    n->work.parameter = memcpy(n->parameter, w->parameter, w->size);
     to->nodes[to->count++] = n;
+    return OK;
+}
+
+static int32_t enqueue(void *on, const work *w)
+{
+    const stream *s = stream_of(on);
+    if (s && s->captured)
+        return record(s->captured, w);
+    if (!s && is_legacy_refused)
+        return STREAM_CAPTURE_IMPLICIT;
+    run(w);
     return OK;
 }
 
@@ -474,13 +467,7 @@ int32_t cuLaunchKernel(void *launched, uint32_t grid_x, uint32_t grid_y, uint32_
     state.blocks = grid_x;
     state.threads = block_x;
     state.stream = on;
-    stream *s = stream_of(on);
-    if (s && s->captured)
-        return record(s->captured, f, grid_x, block_x, parameters[0], f->size);
-    if (!s && is_legacy_refused)
-        return STREAM_CAPTURE_IMPLICIT;
-    run(f, grid_x, block_x, parameters[0]);
-    return OK;
+    return enqueue(on, &(work){f, grid_x, block_x, f->size, parameters[0]});
 }
 
 /* Blocks of memory by their addresses: of the device, or of the host for devices. */
@@ -559,11 +546,11 @@ static int32_t deallocate(void *memory, bool of_host)
     pthread_mutex_lock(&lock);
     struct block *b = block_of(memory);
     const bool is_known = b && b->memory == memory && b->of_host == of_host;
-    if (is_known && of_host)
-        free(memory);
-    else if (is_known)
-        madvise(memory, b->bytes, MADV_DONTNEED);
     if (is_known) {
+        if (of_host)
+            free(memory);
+        else
+            madvise(memory, b->bytes, MADV_DONTNEED);
         b->memory = NULL;
         state.allocated--;
     }
@@ -615,14 +602,8 @@ int32_t cuMemcpyAsync(uint64_t to, uint64_t from, uint64_t bytes, void *on)
     ENTER(to && from && bytes);
     if (!standin_current())
         return INVALID_CONTEXT;
-    const stream *s = stream_of(on);
     state.copies++;
-    if (s && s->captured)
-        return record(s->captured, NULL, 0, 0, &(copied){to, from, bytes}, sizeof(copied));
-    if (!s && is_legacy_refused)
-        return STREAM_CAPTURE_IMPLICIT;
-    run(NULL, 0, 0, &(copied){to, from, bytes});
-    return OK;
+    return enqueue(on, &(work){NULL, 0, 0, sizeof(copied), &(copied){to, from, bytes}});
 }
 
 int32_t cuStreamCreate(void **out, uint32_t flags)
@@ -716,7 +697,7 @@ int32_t cuGraphGetNodes(void *of, void **nodes, uint64_t *count)
 int32_t cuGraphNodeGetType(void *of, int32_t *type)
 {
     ENTER(of && type);
-    *type = ((const node *)of)->function ? 0 : 1; /* a kernel, a copy */
+    *type = ((const node *)of)->work.function ? 0 : 1; /* a kernel, a copy */
     return OK;
 }
 
@@ -738,10 +719,8 @@ int32_t cuGraphInstantiateWithFlags(void **out, void *from, uint64_t flags)
     ENTER(out && from && flags == 0);
     graph *g;
     int32_t result = make((void **)&g, sizeof *g);
-    for (uint64_t i = 0; i < ((graph *)from)->count && result == OK; i++) {
-        const node *n = ((graph *)from)->nodes[i];
-        result = record(g, n->function, n->blocks, n->threads, n->parameter, n->size);
-    }
+    for (uint64_t i = 0; i < ((graph *)from)->count && result == OK; i++)
+        result = record(g, &((graph *)from)->nodes[i]->work);
     *out = g;
     return result;
 }
@@ -750,10 +729,8 @@ int32_t cuGraphLaunch(void *executable, void *on)
 {
     ENTER(executable);
     (void)on;
-    for (uint64_t i = 0; i < ((graph *)executable)->count; i++) {
-        const node *n = ((graph *)executable)->nodes[i];
-        run(n->function, n->blocks, n->threads, n->parameter);
-    }
+    for (uint64_t i = 0; i < ((graph *)executable)->count; i++)
+        run(&((graph *)executable)->nodes[i]->work);
     return OK;
 }
 
@@ -776,14 +753,16 @@ int32_t cuGraphExecDestroy(void *executable)
 int32_t cuEventCreate(void **out, uint32_t flags)
 {
     ENTER(out && flags == 0);
-    return make(out, sizeof(struct timespec));
+    return make(out, sizeof(double));
 }
 
 int32_t cuEventRecord(void *event, void *on)
 {
-    ENTER(event);
+    struct timespec now;
+    ENTER(event && clock_gettime(CLOCK_MONOTONIC, &now) == 0);
     (void)on;
-    return clock_gettime(CLOCK_MONOTONIC, event) == 0 ? OK : LAUNCH_FAILED;
+    *(double *)event = (double)now.tv_sec * 1e3 + (double)now.tv_nsec * 1e-6;
+    return OK;
 }
 
 int32_t cuEventSynchronize(void *event)
@@ -795,9 +774,7 @@ int32_t cuEventSynchronize(void *event)
 int32_t cuEventElapsedTime(float *milliseconds, void *start, void *end)
 {
     ENTER(milliseconds && start && end);
-    const struct timespec *a = start, *b = end;
-    *milliseconds =
-        (float)((double)(b->tv_sec - a->tv_sec) * 1e3 + (double)(b->tv_nsec - a->tv_nsec) * 1e-6);
+    *milliseconds = (float)(*(double *)end - *(double *)start);
     return OK;
 }
 

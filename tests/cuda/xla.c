@@ -27,8 +27,7 @@ static struct {
     int schedules; /* AT_ONCE, LATE, NEVER */
     bool fails;
     void *stream;
-    void (*late)(void *);
-    void *late_data[64];
+    struct xla_schedule tasks[64];
     pthread_t threads[64];
 } xla;
 
@@ -54,16 +53,10 @@ static void *stream_get(struct xla_stream_get *args)
     return xla.fails ? &xla : NULL;
 }
 
-struct task {
-    void (*run)(void *);
-    void *data;
-};
-
-static void *run_task(void *argument)
+static void *run_task(void *scheduled)
 {
-    struct task task = *(struct task *)argument;
-    free(argument);
-    task.run(task.data);
+    const struct xla_schedule *task = scheduled;
+    task->task(task->data);
     return NULL;
 }
 
@@ -73,13 +66,9 @@ static void *schedule(struct xla_schedule *args)
     if (xla.schedules == NEVER)
         return &xla;
     const int i = xla.scheduled++;
-    xla.late = args->task;
-    xla.late_data[i] = args->data;
-    if (xla.schedules == AT_ONCE) {
-        struct task *task = malloc(sizeof *task);
-        *task = (struct task){args->task, args->data};
-        CHECK(pthread_create(&xla.threads[i], NULL, run_task, task) == 0);
-    }
+    xla.tasks[i] = *args;
+    if (xla.schedules == AT_ONCE)
+        CHECK(pthread_create(&xla.threads[i], NULL, run_task, &xla.tasks[i]) == 0);
     return NULL;
 }
 
@@ -103,73 +92,65 @@ static struct xla_api api = {.struct_size = sizeof api,
 enum { STATE = sizeof(gsc_state) / 4, REPORT = sizeof(gsc_report) / 4 }; /* words */
 enum { ROOM = 16 };
 
+/* Each array is for operands, results and attributes. */
 struct call {
     struct xla_frame frame;
-    struct xla_buffer buffers[2][ROOM];
-    int64_t dims[2][ROOM][2];
-    void *items[2][ROOM], *attributes[ROOM];
-    int32_t types[2][ROOM], kinds[ROOM];
-    struct xla_name names[ROOM], *named[ROOM];
-    struct xla_scalar scalars[ROOM];
+    struct item {
+        struct xla_buffer buffer;
+        struct xla_name name;
+        struct xla_scalar scalar;
+        union number {
+            int64_t integer;
+            double real;
+        } value;
+    } parts[3][ROOM];
+    void *items[3][ROOM];
+    int32_t types[3][ROOM];
+    struct xla_name *names[ROOM];
     struct xla_array array;
-    union number {
-        int64_t integer;
-        double real;
-    } values[ROOM];
     gsc_policy policy;
 };
-
-static struct xla_list *list_of(struct call *call, int which)
-{
-    return which == 0 ? &call->frame.operands : &call->frame.results;
-}
 
 static void begin(struct call *call)
 {
     memset(call, 0, sizeof *call);
-    call->frame.struct_size = sizeof call->frame;
-    call->frame.api = &api;
-    call->frame.context = &xla;
-    call->frame.stage = XLA_EXECUTE;
-    for (int which = 0; which < 2; which++) {
-        list_of(call, which)->types = call->types[which];
-        list_of(call, which)->items = call->items[which];
-    }
-    call->frame.attributes.types = call->kinds;
-    call->frame.attributes.names = call->named;
-    call->frame.attributes.items = call->attributes;
+    call->frame = (struct xla_frame){
+        .struct_size = sizeof call->frame,
+        .api = &api,
+        .context = &xla,
+        .stage = XLA_EXECUTE,
+        .operands = {.types = call->types[0], .items = call->items[0]},
+        .results = {.types = call->types[1], .items = call->items[1]},
+        .attributes = {.types = call->types[2], .names = call->names, .items = call->items[2]}};
 }
 
 /* An operand (0) or a result (1). */
 static void buffer(struct call *call, int which, void *data, int32_t dtype, int64_t count)
 {
-    struct xla_list *list = list_of(call, which);
-    const int64_t i = list->size++;
-    call->dims[which][i][0] = count;
-    call->buffers[which][i] = (struct xla_buffer){.struct_size = sizeof(struct xla_buffer),
-                                                  .dtype = dtype,
-                                                  .data = data,
-                                                  .rank = 1,
-                                                  .dims = call->dims[which][i]};
-    call->items[which][i] = &call->buffers[which][i];
+    const int64_t i = which ? call->frame.results.size++ : call->frame.operands.size++;
+    struct item *item = &call->parts[which][i];
+    item->value.integer = count;
+    item->buffer =
+        (struct xla_buffer){sizeof item->buffer, NULL, dtype, data, 1, &item->value.integer};
+    call->items[which][i] = &item->buffer;
     call->types[which][i] = XLA_BUFFER;
 }
 
 static void attribute(struct call *call, const char *text, int32_t kind, void *item)
 {
     const int64_t i = call->frame.attributes.size++;
-    call->names[i] = (struct xla_name){text, strlen(text)};
-    call->named[i] = &call->names[i];
-    call->kinds[i] = kind;
-    call->attributes[i] = item;
+    call->names[i] = &call->parts[2][i].name;
+    *call->names[i] = (struct xla_name){text, strlen(text)};
+    call->items[2][i] = item;
+    call->types[2][i] = kind;
 }
 
 static void scalar(struct call *call, const char *text, int32_t dtype, union number value)
 {
-    const int64_t i = call->frame.attributes.size;
-    call->values[i] = value;
-    call->scalars[i] = (struct xla_scalar){dtype, &call->values[i]};
-    attribute(call, text, XLA_SCALAR, &call->scalars[i]);
+    struct item *item = &call->parts[2][call->frame.attributes.size];
+    item->value = value;
+    item->scalar = (struct xla_scalar){dtype, &item->value};
+    attribute(call, text, XLA_SCALAR, &item->scalar);
 }
 #define integer(call, text, value) scalar(call, text, XLA_S64, (union number){.integer = (value)})
 #define real(call, text, value)    scalar(call, text, XLA_F64, (union number){.real = (value)})
@@ -264,7 +245,7 @@ static void threads_that_come_late_or_never_change_nothing(void)
             if (how == AT_ONCE)
                 pthread_join(xla.threads[i], NULL);
             else /* the call is over, and its list is gone */
-                xla.late(xla.late_data[i]);
+                run_task(&xla.tasks[i]);
     }
     api.struct_size = sizeof api;
     free(in);
@@ -474,17 +455,15 @@ int main(void)
     threads_that_come_late_or_never_change_nothing();
     memset(&xla, 0, sizeof xla);
     gsc_error err;
+    const gsc_cuda_options options = GSC_CUDA_OPTIONS_INIT;
     void *driver = dlopen("libcuda.so.1", RTLD_NOW);
-    uint64_t (*stream_of_launch)(void) = NULL;
-    int32_t (*blocks)(void) = NULL, (*create)(void **, uint32_t) = NULL;
-    *(void **)&stream_of_launch = driver ? dlsym(driver, "standin_stream") : NULL;
-    *(void **)&blocks = driver ? dlsym(driver, "standin_allocated") : NULL;
-    *(void **)&create = driver ? dlsym(driver, "cuStreamCreate") : NULL;
-    if (!CHECK(stream_of_launch && blocks && create))
+    uint64_t (*stream_of_launch)(void);
+    int32_t (*blocks)(void), (*create)(void **, uint32_t);
+    if (!CHECK(driver && gsc_context_create_cuda(&options, &context, &err) == GSC_OK))
         return 1;
-    if (!CHECK(gsc_context_create_cuda(&(gsc_cuda_options)GSC_CUDA_OPTIONS_INIT, &context, &err) ==
-               GSC_OK))
-        return 1;
+    *(void **)&stream_of_launch = dlsym(driver, "standin_stream");
+    *(void **)&blocks = dlsym(driver, "standin_allocated");
+    *(void **)&create = dlsym(driver, "cuStreamCreate");
     CHECK(create(&xla.stream, 0) == 0);
     struct memory *m = memory_of();
     expect(run_call(m, &variants[4], true), "");

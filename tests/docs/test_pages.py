@@ -20,12 +20,7 @@ ROOT = Path(__file__).parents[2]
 RELEASE = ROOT / "build/release"
 EMULATED = {"LD_LIBRARY_PATH": f"{RELEASE}/tests/cuda/emulated"}
 FIRST, REFERENCE = "docs/site/index.md", "docs/site/python.md"
-PAGES = (
-    "README.md",
-    FIRST,
-    REFERENCE,
-    *(f"docs/{name}.md" for name in ("c", "cuda", "python", "rust", "elixir", "guard")),
-)
+PAGES = ("README.md", FIRST, REFERENCE, *map("docs/{}.md".format, ("c", "cuda", "python", "rust", "elixir", "guard")))
 
 
 def blocks(page, *languages):
@@ -72,9 +67,8 @@ def test_a_program_in_rust(code, said, tmp_path):
     (tmp_path / "src").mkdir()
     (tmp_path / "src/main.rs").write_text(code)
     built = {"GRADSCALER_LIB_DIR": str(RELEASE), "CARGO_TARGET_DIR": str(ROOT / "build/rust-docs")}
-    manifest = f"{tmp_path}/Cargo.toml"
-    environment = built | {"LD_LIBRARY_PATH": str(RELEASE)}
-    assert command("cargo", "run", "--quiet", "--offline", "--manifest-path", manifest, **environment) == said
+    cargo = ["cargo", "run", "--quiet", "--offline", "--manifest-path", f"{tmp_path}/Cargo.toml"]
+    assert command(*cargo, **built, LD_LIBRARY_PATH=str(RELEASE)) == said
 
 
 @pytest.mark.parametrize("page", ["README.md", FIRST, REFERENCE, "docs/python.md", "docs/guard.md", "docs/runs.md"])

@@ -28,13 +28,6 @@ static void must(gsc_status status)
     }
 }
 
-static gsc_status merge(gsc_report *report, const gsc_policy *policy, gsc_error *err)
-{
-    gsc_report all[MOST];
-    MPI_Allgather(report, sizeof *report, MPI_BYTE, all, sizeof *report, MPI_BYTE, MPI_COMM_WORLD);
-    return gsc_report_merge(NULL, all, (uint64_t)size, GSC_MERGE_SHARDS, policy, report, err);
-}
-
 /* One step, of which `log` gets a line; whether all go on. */
 static int step(int number, const char *fault, unsigned seconds, const gsc_policy *policy,
                 gsc_state *state, FILE *log)
@@ -43,7 +36,7 @@ static int step(int number, const char *fault, unsigned seconds, const gsc_polic
     gsc_tensor list[] = {{.data = weight, .count = WEIGHT, .dtype = GSC_F32},
                          {.data = bias, .count = BIAS, .dtype = GSC_F32}};
     gsc_tensor_options options = GSC_TENSOR_OPTIONS_INIT;
-    gsc_report report;
+    gsc_report report, all[MOST];
     gsc_error err;
     for (int t = 0; t < 2; t++)
         for (uint64_t i = 0; i < list[t].count; i++)
@@ -67,7 +60,8 @@ static int step(int number, const char *fault, unsigned seconds, const gsc_polic
     must(gsc_report_set_rank(NULL, &report, policy, state, (uint32_t)rank, &report, NULL));
     if (bad && strcmp(fault, "dies") == 0)
         raise(SIGKILL);
-    status = merge(&report, policy, &err);
+    MPI_Allgather(&report, sizeof report, MPI_BYTE, all, sizeof report, MPI_BYTE, MPI_COMM_WORLD);
+    status = gsc_report_merge(NULL, all, (uint64_t)size, GSC_MERGE_SHARDS, policy, &report, &err);
     if (status == GSC_OK)
         status = gsc_state_update(NULL, policy, state, &report, state, &err);
     if (status != GSC_OK)

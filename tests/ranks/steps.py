@@ -10,7 +10,10 @@ scales are known beforehand. A rank writes a line a step to its file:
 """
 
 import math
+import os
+import signal
 import sys
+import time
 
 STEPS, BAD_STEP, BAD_RANK = 6, 3, 1
 INIT_SCALE, GROWTH_INTERVAL = 4.0, 2
@@ -22,11 +25,15 @@ def gradients(step, rank):
     return [[1.0 + (step + rank + i) % 7 for i in range(size)] for size in SIZES.values()]
 
 
+def init_scale(rank, fault):
+    return INIT_SCALE / 2 if (fault, rank) == ("drift", BAD_RANK) else INIT_SCALE
+
+
 def expected(size, fault):
     """(stepped, norm, scale after the update) of each step that is not refused."""
     scale, good, found = INIT_SCALE, 0, []
     for step in range(STEPS):
-        if (fault, step) in [("drift", 0), ("fails", BAD_STEP), ("dies", BAD_STEP), ("late", BAD_STEP)]:
+        if step == {"drift": 0, "nan": STEPS}.get(fault, BAD_STEP):
             break
         squares = sum(g * g for rank in range(size) for values in gradients(step, rank) for g in values)
         bad = fault == "nan" and step == BAD_STEP
@@ -39,18 +46,19 @@ def expected(size, fault):
     return found
 
 
-class Log:
-    """The file of a rank."""
-
-    def __init__(self, directory, rank):
-        self.file = open(f"{directory}/{rank}", "w", buffering=1)  # noqa: SIM115, as long as the process
-
-    def stepped(self, step, stepped, norm, scale, message=""):
-        word = "stepped" if stepped else "skipped"
-        self.file.write(f"{step} {word} {norm!r} {scale!r} {'' if stepped else message}".rstrip() + "\n")
-
-    def refused(self, step, error):
-        text = " ".join(str(error).split())
-        self.file.write(f"{step} refused {type(error).__name__}: {text}\n")
-        self.file.close()
-        sys.exit(1)
+def take(rank, directory, fault, seconds, step):
+    """Writes the file; step(number, this rank's fault in it) returns (stepped, norm, scale, report)."""
+    with open(directory / str(rank), "w", buffering=1) as log:
+        for number in range(STEPS):
+            mine = fault if (number, rank) == (BAD_STEP, BAD_RANK) else None
+            if mine:
+                time.sleep(seconds)
+            if mine == "dies":
+                os.kill(os.getpid(), signal.SIGKILL)
+            try:
+                stepped, norm, scale, report = step(number, mine)
+            except Exception as error:
+                print(number, "refused", type(error).__name__, *str(error).split(), file=log)
+                sys.exit(1)
+            words = ("stepped", norm, scale) if stepped else ("skipped", norm, scale, report)
+            print(number, *words, file=log)

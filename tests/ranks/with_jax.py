@@ -2,13 +2,11 @@
 """A rank of jax.distributed on the CPU, whose collectives are those of gloo: one device in each process."""
 
 import os
-import signal
-import time
 
 import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from steps import BAD_RANK, BAD_STEP, GROWTH_INTERVAL, INIT_SCALE, STEPS, Log, gradients
+from steps import GROWTH_INTERVAL, gradients, init_scale, take
 
 from gradscaler import Want
 from gradscaler.jax import Report, Scaler
@@ -39,37 +37,32 @@ def everywhere(mesh, tree):
 def faults(rank, size, directory, fault, seconds, timeout):
     mesh = join(rank, size, directory, timeout)
 
-    def step(scaler, grads, factor):
+    def compiled(scaler, grads, factor):
         grads = jax.tree.map(lambda g: g[0], grads)
         grads, report = scaler.unscale(grads, want=Want.NORM, per_tensor=True, axis_name="ranks", factor=factor[0])
         each = report.words_per_tensor
         return scaler.update(report), report.words, each[None], ~report.overflow
 
-    step = jax.jit(
-        jax.shard_map(step, mesh=mesh, in_specs=(ALL, EACH, EACH), out_specs=(ALL, ALL, EACH, ALL), check_vma=False)
-    )
-    scale = INIT_SCALE / 2 if fault == "drift" and rank == BAD_RANK else INIT_SCALE
-    scaler = everywhere(mesh, Scaler("torch", init_scale=scale, growth_interval=GROWTH_INTERVAL))
-    log = Log(directory, rank)
-    for number in range(STEPS):
-        mine = jax.tree.map(lambda a: a.addressable_data(0), scaler)
+    specs = {"in_specs": (ALL, EACH, EACH), "out_specs": (ALL, ALL, EACH, ALL)}
+    compiled = jax.jit(jax.shard_map(compiled, mesh=mesh, check_vma=False, **specs))
+    scaler = Scaler("torch", init_scale=init_scale(rank, fault), growth_interval=GROWTH_INTERVAL)
+    scaler = everywhere(mesh, scaler)
+
+    def local(tree):
+        return jax.tree.map(lambda a: a.addressable_data(0), tree)
+
+    def step(number, fault):
+        nonlocal scaler
+        mine = local(scaler)
         weight, bias = (np.float32(values) * np.float32(mine.loss_scale) for values in gradients(number, rank))
-        factor = np.array(mine.factor)
-        if number == BAD_STEP and rank == BAD_RANK:
-            time.sleep(seconds)
-            if fault == "nan":
-                weight[2] = np.nan
-            elif fault == "fails":
-                factor[:] = 0
-            elif fault == "dies":
-                os.kill(os.getpid(), signal.SIGKILL)
-        parts = spread(mesh, weight), spread(mesh, bias)
-        try:
-            scaler, *result = step(scaler, {"weight": parts[0], "bias": parts[1]}, spread(mesh, factor))
-            words, each, stepped = (np.asarray(a.addressable_data(0)) for a in result)
-            report = Report(words, each[0], names=("['bias']", "['weight']")).to_host()
-        except Exception as error:
-            log.refused(number, error)
-        after = jax.tree.map(lambda a: a.addressable_data(0), scaler)
+        weight[2] = np.nan if fault == "nan" else weight[2]
+        factor = np.array(mine.factor) * (fault != "fails")
+        grads = {"weight": spread(mesh, weight), "bias": spread(mesh, bias)}
+        scaler, *result = compiled(scaler, grads, spread(mesh, factor))
+        words, each, stepped = map(np.asarray, local(result))
+        report = Report(words, each[0], names=("['bias']", "['weight']")).to_host()
+        after = local(scaler)
         assert repr(scaler) == repr(after)
-        log.stepped(number, bool(stepped), report.norm, float(after.loss_scale), report)
+        return bool(stepped), report.norm, float(after.loss_scale), report
+
+    take(rank, directory, fault, seconds, step)
