@@ -16,7 +16,7 @@ struct accumulator {
     double added;          /* micro-batches in the sums */
 };
 
-/* The sums start at zero, too. */
+/* The sums also start at zero. */
 void begin(struct accumulator *a)
 {
     memset(a, 0, sizeof *a);

@@ -26,7 +26,7 @@ gsc_status unscale_and_tell(const gsc_state *state, const gsc_tensor_options *op
     return status;
 }
 
-/* What was wrong, with the name of the parameter in the place of "tensors[1].dtype". */
+/* Tells the error, with the name of the parameter in the place of "tensors[1].dtype". */
 void explain(const gsc_error *err, const char *const *names, char *text, size_t size)
 {
     if (err->index >= 0)
