@@ -61,7 +61,7 @@ CFLAGS=-O0 quietly "$tools/meson" setup "$scratch/meson/build" "$scratch/meson" 
 quietly ninja -C "$scratch/meson/build"
 row Meson
 "$scratch/meson/build/train_step"
-readelf -d "$scratch/meson/build/train_step" | grep -q 'libgradscaler\.so\.0\.9\]'
+readelf -d "$scratch/meson/build/train_step" | grep 'libgradscaler\.so\.0\.9\]' >/dev/null
 
 export CONAN_HOME=$scratch/conan
 quietly "$tools/conan" profile detect

@@ -55,6 +55,7 @@ PKG_CONFIG_PATH=$(dirname "$(find "$prefix" -name gradscaler.pc)")
 export PKG_CONFIG_PATH LD_LIBRARY_PATH=${PKG_CONFIG_PATH%/pkgconfig}
 row 'feature "system"'
 CC=false user '"system"' cargo
-ldd target$count/release/user | grep -q "$LD_LIBRARY_PATH/libgradscaler.so" || die 'it is not linked with the installed library'
+# grep reads all of it: with -q it may end before ldd, which then fails.
+ldd target$count/release/user | grep "$LD_LIBRARY_PATH/libgradscaler.so" >/dev/null || die 'it is not linked with the installed library'
 row GRADSCALER_LIB_DIR
 CC=false GRADSCALER_LIB_DIR=$LD_LIBRARY_PATH user '' cargo
