@@ -2,14 +2,11 @@
 // The policy, field by field: a row says which scales a string of steps leads to ('.' a good step,
 // 'x' an overflow). Also limits, events, arithmetic, prediction, factors and merged reports.
 #include <cfenv>
-#include <cfloat>
 #include <set>
 
 #include "../fuzz/fuzz.hpp"
 
 namespace {
-
-constexpr uint32_t skipped = GSC_EVENT_SKIPPED, backed_off = GSC_EVENT_BACKED_OFF;
 
 /* From 16, doubled every second good step, halved by an overflow. */
 const Policy usual = zeros.init_scale(16).growth_factor(2).backoff_factor(0.5).growth_interval(2);
