@@ -74,7 +74,6 @@ RED(global, add, add.u64, int64_t, "l")
 RED(global, min, min.s64, int64_t, "l")
 RED(global, max, max.u64, uint64_t, "l")
 RED(shared, add, add.u32, uint32_t, "r")
-RED(shared, max, max.u64, uint64_t, "l")
 RED(shared, min, min.u32, uint32_t, "r")
 #undef RED
 
@@ -1268,7 +1267,7 @@ template <class P> INLINED void write_list(const P &p)
     gsc_cuda_record record;
     memset(&record, 0, sizeof record);
     record.first_chunk = p.tensors[i].end;
-    record.chunks = to->end - record.first_chunk;
+    record.chunks = p.tensors[i + 1].end - record.first_chunk;
     record.first_element = INT64_MAX;
     p.header.call.records[p.header.first_tensor + i] = record;
 }
@@ -1283,14 +1282,16 @@ KERNEL(many)
     write_list(p);
 }
 
-/* The tensor of a chunk, and its number in the list. */
+/* The tensor of a chunk, its number in the list, and its first chunk. */
 typedef struct chunk_tensor {
     gsc_cuda_tensor tensor;
     uint32_t index, first_chunk;
 } chunk_tensor;
 
-/* Finds the tensor of a chunk, the first that ends after it. All threads search, and what they
- * compare is what is wanted in the end: few waits for memory. */
+/*
+ * Finds the tensor of a chunk: the first that ends after it. All threads search, and the thread
+ * that finds the tensor has loaded it then, so a block waits for memory once.
+ */
 INLINED void find_tensor(chunk_tensor *found, const gsc_cuda_tensor *list, uint32_t n,
                          uint32_t chunk)
 {
@@ -1316,10 +1317,9 @@ INLINED void find_tensor(chunk_tensor *found, const gsc_cuda_tensor *list, uint3
 
 /* The results of a chunk. */
 typedef struct chunk_shared {
-    double sums[GSC_CHUNK / GSC_BLOCK]; /* of squares, of its blocks */
-    uint64_t amax;                      /* its |bits| */
+    double sums[GSC_CHUNK / GSC_BLOCK], amax[GSC_CHUNK / GSC_BLOCK]; /* of its blocks */
     uint32_t counts[GSC_CUDA_COUNTS], first, bins[GSC_BINS];
-    uint32_t untrusted; /* float sums that cannot be trusted */
+    uint32_t untrusted; /* blocks with a float sum that cannot be trusted */
 } chunk_shared;
 
 /* The lanes of a thread: its sums of squares, and their largest magnitude. */
@@ -1370,11 +1370,15 @@ DEVICE void commit(const gsc_cuda_call *call, const chunk_shared *s, uint64_t te
 {
     gsc_cuda_record *record = &call->records[tensor];
     gsc_cuda_chunk *chunk = &call->chunks[index];
-    double sum = 0;
-    ONE_BY_ONE for (uint32_t b = 0; b < GSC_CHUNK / GSC_BLOCK; b++) sum += s->sums[b];
+    double sum = 0, amax = 0;
+    ONE_BY_ONE for (uint32_t b = 0; b < GSC_CHUNK / GSC_BLOCK; b++)
+    {
+        sum += s->sums[b];
+        amax = most(amax, s->amax[b]);
+    }
     chunk->sum_squares = sum;
     chunk->index = before;
-    global_max(&record->amax, s->amax);
+    global_max(&record->amax, gsc_double_bits(amax));
     ONE_BY_ONE for (int k = 0; k < GSC_CUDA_COUNTS; k++) if (s->counts[k])
         global_add(&record->counts[k], (int64_t)s->counts[k]);
     if (s->first != ~(uint32_t)0) {
@@ -1393,19 +1397,17 @@ KERNEL(chunks)
     const uint32_t t = threadIdx.x, index = blockIdx.x;
     const gsc_status status = call->status; /* loaded while the search waits for the list */
     const bool counts_bins = call->bins;
+    const int64_t *overflow = call->overflow;
     if (t < GSC_BINS)
         s.bins[t] = 0;
     if (t < GSC_CUDA_COUNTS)
         s.counts[t] = 0;
-    if (t < GSC_CHUNK / GSC_BLOCK)
-        s.sums[t] = 0;
     if (t == 0) {
         s.first = ~(uint32_t)0;
         s.untrusted = 0;
-        s.amax = 0;
     }
     find_tensor(&found, p.list, p.tensors, index);
-    if (status != GSC_OK || (call->operation == GSC_CUDA_ADD && *call->overflow))
+    if (status != GSC_OK || (call->operation == GSC_CUDA_ADD && *overflow))
         return;
     const gsc_cuda_tensor tensor = found.tensor;
     const uint32_t before = index - found.first_chunk;
@@ -1447,6 +1449,7 @@ KERNEL(chunks)
         shared_add(&s.counts[k], partial.counts[k]);
     if (partial.first != ~(uint32_t)0)
         shared_min(&s.first, partial.first);
+    double sum = 0; /* of the block: its first thread */
     bool done = tile.n == 0 || !(call->want & GSC_WANT_NORM);
     ONE_BY_ONE for (bool wide = in_double;; wide = true) /* the double sums only if needed */
     {
@@ -1455,10 +1458,10 @@ KERNEL(chunks)
             wide ? partial.wide[k] : partial.narrow[k];
         lanes = warp_sum(lanes, GSC_CUDA_THREADS * GSC_BLOCK / GSC_CHUNK);
         if (t % 16 == 0) { /* the first thread of a block has the sums of its lanes */
-            const double sum = (lanes.sums[0] + lanes.sums[2]) + (lanes.sums[1] + lanes.sums[3]);
-            shared_max(&s.amax, gsc_double_bits(lanes.amax));
             if (!done)
-                s.sums[b] = sum;
+                sum = (lanes.sums[0] + lanes.sums[2]) + (lanes.sums[1] + lanes.sums[3]);
+            s.sums[b] = sum;
+            s.amax[b] = lanes.amax;
             done |= wide || is_trusted(sum);
             if (!done)
                 shared_add(&s.untrusted, 1);
@@ -1538,16 +1541,22 @@ DEVICE gsc_report report_of(const gsc_cuda_call *call, const gsc_policy *policy,
     return r;
 }
 
-/* Adds the results of tensor `index`, and writes its report. Returns its sum of squares. */
-DEVICE double finish_tensor(const gsc_cuda_call *call, list_partial *partial, uint64_t index)
+/*
+ * Adds the results of tensor `index`, and writes its report. Returns its sum of squares. `chunks`:
+ * the sums of the list's chunks, if `fold` did not add them.
+ */
+DEVICE double finish_tensor(const gsc_cuda_call *call, const double *chunks, list_partial *partial,
+                            uint64_t index)
 {
     const gsc_cuda_record record = call->records[index];
     const bool measured = call->want & GSC_WANT_NORM && call->status == GSC_OK;
-    const uint32_t run = call->all_chunks > GSC_RUN ? GSC_RUN : 1; /* chunks of a sum */
+    const bool folded = call->all_chunks > GSC_RUN;
     const double amax = gsc_double(record.amax);
     double sum = 0;
-    _Pragma("unroll 8") for (uint32_t i = 0; measured && i < record.chunks; i += run) sum +=
-        call->chunks[record.first_chunk + i].sum_squares;
+    ONE_BY_ONE for (uint32_t i = 0; measured && !folded && i < record.chunks; i++) sum +=
+        chunks[record.first_chunk + i];
+    _Pragma("unroll 8") for (uint32_t i = 0; measured && folded && i < record.chunks; i += GSC_RUN)
+        sum += call->chunks[record.first_chunk + i].sum_squares;
     partial->amax = most(partial->amax, amax);
     UNROLLED for (int k = 0; k < GSC_CUDA_COUNTS; k++) partial->counts[k] += record.counts[k];
     const bool bad = record.first_element != INT64_MAX;
@@ -1578,9 +1587,13 @@ DEVICE gsc_policy policy_of(const gsc_cuda_policy *policy)
 KERNEL(finish)
 {
     SHARED double sums[TILE], runs[TILE / GSC_RUN]; /* of a tile's tensors and runs */
+    SHARED double chunks[GSC_RUN];                  /* of a list that `fold` did not add */
     SHARED list_partial warps[WARPS];
     const gsc_cuda_call *call = p.call;
     const uint32_t t = threadIdx.x;
+    if (t < call->all_chunks && t < GSC_RUN)
+        chunks[t] = call->chunks[t].sum_squares;
+    __syncthreads();
     list_partial partial;
     memset(&partial, 0, sizeof partial);
     partial.first = ~(uint64_t)0;
@@ -1588,7 +1601,7 @@ KERNEL(finish)
     for (uint64_t done = 0; done < call->tensors; done += TILE) {
         const uint32_t n = (uint32_t)least(call->tensors - done, (uint64_t)TILE);
         for (uint32_t i = t; i < TILE; i += GSC_CUDA_THREADS)
-            sums[i] = i < n ? finish_tensor(call, &partial, done + i) : 0;
+            sums[i] = i < n ? finish_tensor(call, chunks, &partial, done + i) : 0;
         __syncthreads();
         if (t * GSC_RUN < n) {
             double run = 0;

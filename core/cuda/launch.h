@@ -58,7 +58,7 @@ typedef struct gsc_cuda_tensor {
 /* The results of a tensor, in 64 bytes. Its chunks add to the record in any order. */
 typedef struct gsc_cuda_record {
     uint32_t first_chunk, chunks;
-    uint64_t amax; /* its |bits| */
+    uint64_t amax; /* |bits| of the largest magnitude */
     int64_t counts[GSC_CUDA_COUNTS];
     int64_t first_element; /* the first that is not finite; INT64_MAX: none */
 } gsc_cuda_record;
@@ -77,7 +77,7 @@ typedef struct gsc_cuda_call {
     int64_t *bins;                   /* GSC_BINS counts of a histogram; NULL: not wanted */
     gsc_report *report, *per_tensor; /* the caller's; NULL: not wanted */
     int64_t *histogram;              /* the caller's; NULL: not wanted */
-    double multiplier; /* this and the next six are 32 bytes, which a chunk waits for once */
+    double multiplier; /* this to `status`, which all chunks need, is 32 bytes: one access */
     float multiplier_f32;
     uint32_t operation, want, in_double, writes;
     gsc_status status;

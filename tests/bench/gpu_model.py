@@ -47,7 +47,7 @@ DEVICES = {
     "H200": (90, 1.98, 4300, 132, (650, 900), 228, 2048),
 }
 CEILING = 0.95  # of copy, of a kernel of loads and stores alone
-PORT = 64  # bytes of a cycle that a processor gets at most, if few have work
+PORT = 64  # bytes of a cycle that a processor gets at most, by the vendor: a bound if few have work
 SHORT = 25  # cycles
 SCHEDULERS, WARP, BLOCK = 4, 32, 256
 # ns of a launch after another, with a kernel that does next to nothing. On a GB200 a copy of 3,846,148 bytes, which is
@@ -56,7 +56,7 @@ SCHEDULERS, WARP, BLOCK = 4, 32, 256
 LAUNCH = 1182, 1796
 # Latencies that a block waits for its call and the list, and at its end; those that begin, fold and finish wait for,
 # one after the other.
-BLOCK_LATENCIES, LAUNCH_LATENCIES = 2, {"begin": 2, "fold": 3, "finish": 5}
+BLOCK_LATENCIES, LAUNCH_LATENCIES = 2, {"begin": 2, "fold": 3, "finish": 6}
 CHUNK, RUN = 65536, 64
 LISTS = {"GPT-2": models.counts_of_gpt(*models.GPT2), "1M": [1 << 20]}  # elements of tensors
 SIZES = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2, "cb16": 2, "f8_e4m3fn": 1, "f8_e5m2": 1}
@@ -338,8 +338,9 @@ def share(row, device, latency, warps, processors=None):
     return rounds * SCHEDULERS * WARP * row["bytes"] * processors / copy
 
 
-def blocks_time(row, device, latency, blocks, sizes):
-    """ns of a launch of blocks that move `sizes` bytes each; a processor holds `blocks` at once."""
+def blocks_time(row, device, latency, blocks, sizes, waits=BLOCK_LATENCIES):
+    """ns of a launch of blocks that move `sizes` bytes each; a processor holds `blocks` at once, and each waits for so
+    many latencies."""
     _, _, copy, processors, *_ = DEVICES[device]
 
     @cache
@@ -351,7 +352,7 @@ def blocks_time(row, device, latency, blocks, sizes):
     now = moved = 0.0
     while waiting or starting or running:
         while waiting and len(starting) + len(running) < blocks * processors:
-            starting.append((now + BLOCK_LATENCIES * latency, waiting.popleft()))
+            starting.append((now + waits * latency, waiting.popleft()))
         each = speed(-(-len(running) // 16) * 16) if running else 0
         end = (running[0] - moved) / each if running else math.inf
         start = starting[0][0] - now if starting else math.inf
@@ -368,9 +369,9 @@ def list_share(row, device, latency, launch, blocks, tensors):
     """Of copy bandwidth, for a call on a list of tensors: unscale, with a report."""
     chunks = [min(CHUNK, n - i) for n in tensors for i in range(0, n, CHUNK)]
     per_element = row["bytes"] / row["elements"]
-    sums, folds = len(chunks) * ("norm" in row["operation"]), len(chunks) > RUN
-    others = ["begin", *(["fold"] if sums and folds else []), "finish"]
-    waits = sum(LAUNCH_LATENCIES[kernel] for kernel in others) + (0 if folds else sums // 8)  # finish loads 8 at a time
+    folds = "norm" in row["operation"] and len(chunks) > RUN
+    others = ["begin", *(["fold"] if folds else []), "finish"]
+    waits = sum(LAUNCH_LATENCIES[kernel] for kernel in others)
     time = (1 + len(others)) * launch + waits * latency
     time += blocks_time(row, device, latency, blocks, [n * per_element for n in chunks])
     return sum(tensors) * per_element / time / DEVICES[device][2]
