@@ -956,10 +956,13 @@ TEST_CASE("null leaves the policy's value, with a note", "[formats]")
     /* In a checkpoint, too. */
     Entries list = torch_entries;
     list[3].kind = GSC_ENTRY_NULL;
-    const Read r = import("torch", list);
-    CHECK(r.policy.growth_interval == 2000);
-    REQUIRE(r.notes.size() == 1);
-    CHECK(r.notes[0].entry == 3);
+    for (int place : {3, 0}) {
+        std::swap(list[3], list[static_cast<size_t>(place)]);
+        const Read r = import("torch", list);
+        CHECK(r.policy.growth_interval == 2000);
+        REQUIRE(r.notes.size() == 1);
+        CHECK(r.notes[0].entry == place);
+    }
 }
 
 TEST_CASE("if settings switch scaling off, the guard of the policy stays", "[formats]")
