@@ -68,13 +68,8 @@ RECORDINGS = [
     json.loads(path.read_text()) for path in (pathlib.Path(__file__).parents[3] / "tests/traces").glob("*.json")
 ]
 DEFAULTS = {recording["preset"]: recording["defaults"] for recording in RECORDINGS if "preset" in recording}
-WITHOUT_A_PEER = {
-    "recommended",
-    "none",
-    "guard",
-    "static",
-    "olmo_like",
-}  # the last is near its peer, as its summary says
+# The last is near its peer, as its summary says.
+WITHOUT_A_PEER = {"recommended", "none", "guard", "static", "olmo_like"}
 
 
 @pytest.mark.parametrize("preset", DEFAULTS)
