@@ -1591,7 +1591,7 @@ KERNEL(finish)
     SHARED list_partial warps[WARPS];
     const gsc_cuda_call *call = p.call;
     const uint32_t t = threadIdx.x;
-    if (t < call->all_chunks && t < GSC_RUN)
+    if (t < call->all_chunks && call->all_chunks <= GSC_RUN)
         chunks[t] = call->chunks[t].sum_squares;
     __syncthreads();
     list_partial partial;

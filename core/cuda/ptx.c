@@ -2,7 +2,7 @@
 /*
  * Generated from kernels.cu by ptx.py. Do not edit.
  * compiler: Debian clang version 14.0.6
- * sources: c8b5b2f965eda5f13e822c2671647397ecf2370a0c657f893b34674dffdc2fc5
+ * sources: 67bd4b1db711b2c004fe0202cc73130f127397c6506c8c862195ebb52cc62e9c
  */
 #include "launch.h"
 
@@ -9311,9 +9311,9 @@ const char gsc_cuda_ptx[] =
 "cvt.u64.u32 %rd3, %r1;\n"
 "ld.global.u64 %rd130, [%rd2+104];\n"
 "setp.le.u64 %p6, %rd130, %rd3;\n"
-"setp.gt.u32 %p7, %r1, 63;\n"
+"setp.gt.u64 %p7, %rd130, 64;\n"
 "mov.u64 %rd132, _ZZ15gsc_cuda_finishE6chunks;\n"
-"or.pred %p8, %p7, %p6;\n"
+"or.pred %p8, %p6, %p7;\n"
 "@%p8 bra LBB4_2;\n"
 "mul.wide.u32 %rd131, %r1, 8;\n"
 "add.s64 %rd4, %rd132, %rd131;\n"

@@ -530,6 +530,15 @@ TEST_CASE("a report that an update, a clip or a merge cannot use", "[errors]")
         check_refused(row.call, row.spoil, {GSC_ERROR_REPORT, row.place, row.hint});
 }
 
+TEST_CASE("an amax that is not a number survives a merge from any place", "[errors]")
+{
+    for (size_t i = 0; i < 3; i++) {
+        Reports reports(3, measured);
+        reports[i].amax = nan_value;
+        CHECK(std::isnan(merged(reports).amax));
+    }
+}
+
 TEST_CASE("saved bytes that cannot be read, a buffer too small, no CUDA", "[errors]")
 {
     const std::string load = "gsc_state_load";

@@ -79,6 +79,9 @@ TEST_CASE("an output that shares memory with another entry is refused", "[overla
 {
     CHECK(overlap({at(0, 4), at(16, 4), at(32, 4)}, List{at(64, 4), at(80, 4), at(31, 4)}) ==
           "tensors[1] out[2]");
+    CHECK(overlap({at(0, 4), at(0, 4)}, List{at(16, 4), at(32, 4)}) == ""); // inputs may
+    CHECK(overlap({at(4, 0), at(0, 0)}, List{at(4, 0), at(4, 0)}) ==
+          ""); // empty entries share nothing
     CHECK(overlap({at(0, 4), {nullptr, 0, GSC_F32, 0, {}}, at(16, 4)}) == "");
     CHECK(gsc_tensors_check_overlap(nullptr, nullptr, 0, nullptr, 0, nullptr) == GSC_OK);
     const uintptr_t end = UINTPTR_MAX - 4096;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Ranks: a digest tells states that will go different ways from those that will not. That a merge
-// says on which rank something is wrong is in policy_test.cpp.
+// Ranks: a digest tells states that will go different ways from those that will not, a merge of
+// merges is the merge of all, and where something is wrong it says on which rank.
 #include <map>
 
 #include "support.hpp"
@@ -150,4 +150,67 @@ TEST_CASE("a stamp replaces the rank and the digest", "[state]")
             REQUIRE(gsc_report_set_rank(nullptr, &place, &p, &s, rank, &place, nullptr) == GSC_OK);
             CHECK(same(place, expected));
         }
+}
+
+TEST_CASE("a merge says of which rank the error is, and of which the first overflow", "[state]")
+{
+    const gsc_report good = measured;
+    gsc_report verdict = measured, nan = measured, failed = {};
+    verdict.overflow = nan.overflow = failed.overflow = 1;
+    nan.nan_count = 3;
+    nan.first_tensor = 5;
+    failed.status = GSC_ERROR_MEMORY;
+    const auto ranks = [](std::vector<gsc_report> reports) {
+        for (uint32_t i = 0; i < reports.size(); i++)
+            reports[i] = stamped(reports[i], i);
+        const gsc_report r = merged(reports);
+        return std::vector<uint32_t>{r.status_rank_plus_1, r.first_rank_plus_1};
+    };
+    using Ranks = std::vector<uint32_t>;
+    CHECK(ranks({good, good}) == Ranks{0, 0});
+    CHECK(ranks({good, verdict, verdict}) == Ranks{0, 2});
+    CHECK(ranks({good, verdict, nan, nan}) == Ranks{0, 3}); // whose first_tensor is told
+    CHECK(ranks({good, failed, nan, failed}) == Ranks{2, 3});
+    CHECK(ranks({nan, failed}) == Ranks{2, 1});
+}
+
+TEST_CASE("a report without a digest agrees with all, and a merge keeps the digest", "[state]")
+{
+    gsc_report failed = {}, stamp = measured;
+    failed.status = GSC_ERROR_MEMORY;
+    failed.overflow = 1;
+    stamp.digest = 42;
+    for (const gsc_report &other : {measured, failed}) {
+        const gsc_report r = merged({other, stamp, other});
+        CHECK(r.digest == 42);
+        CHECK(r.status == other.status);
+    }
+}
+
+TEST_CASE("merges of merges are the merge of all, but for the order of the sum", "[state]")
+{
+    Random random = {5};
+    for (int round = 0; round < 1000; round++) {
+        std::vector<Reports> nodes(random.next() % 6);
+        Reports reports;
+        for (Reports &node : nodes)
+            for (uint64_t n = random.next() % 6; n > 0; n--) { // a node without ranks, too
+                node.push_back(random_report(random, static_cast<uint32_t>(reports.size()) + 1));
+                reports.push_back(node.back());
+            }
+        for (uint32_t kind : {GSC_MERGE_SHARDS, GSC_MERGE_ADDENDS}) {
+            Reports groups;
+            for (const Reports &node : nodes)
+                groups.push_back(merged(node, kind));
+            const gsc_report flat = merged(reports, kind);
+            gsc_report nested = merged(groups, kind);
+            if (reports.empty() || kind == GSC_MERGE_SHARDS) {
+                CHECK(std::fabs(nested.sum_squares - flat.sum_squares) <= 1e-12 * flat.sum_squares);
+                nested.sum_squares = flat.sum_squares;
+            }
+            if (reports.empty())
+                nested.measured = flat.measured; // a list of no groups, or of empty ones
+            CHECK(same(nested, flat));
+        }
+    }
 }

@@ -191,6 +191,33 @@ TEST_CASE("a block sum below 2^-80 is summed again in double", "[tensors]")
     }
 }
 
+TEST_CASE("with a policy, report.overflow agrees with the next update, for every preset",
+          "[tensors]")
+{
+    const Entry lists[] = {
+        entry(f32, f64, {1, -2, 3}),   entry(f32, f64, {1, nan_value, 3}),
+        entry(f32, f64, {1e19, 1e19}), entry(f32, f64, {2e19, 1}), // squared above the floats
+        entry(f64, f64, {1e200, 1}),   entry(f16, f64, {0, 0, 0}),
+    };
+    for (const std::string &name : preset_names())
+        for (const Entry &list : lists)
+            for (Operation operation : operations) {
+                Call c = call_of(operation, 1, {list});
+                c.want = 0;
+                c.has_policy = true;
+                /* An outlier is no overflow: only the update finds it. */
+                c.policy = preset_policy(name).init_scale(1).guard_warmup(1);
+                const gsc_state state = started(c.policy);
+                c.factor = state.factor;
+                const gsc_report report = outcome(c).report;
+                const uint32_t events = updated(c.policy, state, report).events;
+                CAPTURE(name, operation);
+                CHECK(report.overflow ==
+                      (events & GSC_EVENT_SKIPPED && !(events & GSC_EVENT_OUTLIER)));
+                CHECK((events & GSC_EVENT_STALE) == 0);
+            }
+}
+
 TEST_CASE("memory of a context is aligned, copied and freed", "[tensors]")
 {
     const Context two(2);

@@ -139,6 +139,11 @@ defmodule GradScaler.NxTest do
         Nx.Defn.jit(&GradScaler.unscale(&1, scaler)).(Nx.tensor(1.0))
       end
     end
+
+    test "bfloat16 is rounded to nearest even" do
+      third = Nx.tensor(1.0 / 3.0 * 1.01)
+      assert Nx.to_binary(GradScaler.cast_params(third, {:bf, 16})) == <<0x3EAC::little-16>>
+    end
   end
 
   describe "inside defn" do

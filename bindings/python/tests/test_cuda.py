@@ -638,6 +638,19 @@ def test_memory_that_a_driver_refuses_is_one_error(monkeypatch):
     assert ignored == []
 
 
+@pytest.mark.parametrize("axes", [(0, 3, 1, 2), (3, 2, 1, 0)])
+@pytest.mark.parametrize(("kind", "place"), [(Tensor, CUDA), (OldTensor, CUDA), (Tensor, 1)])
+def test_any_dense_order_of_dimensions(axes, kind, place):
+    values = np.arange(2 * 3 * 1 * 5, dtype=F32).reshape(2, 3, 1, 5)
+    gradient, into = kind(values, kind=place), kind(np.zeros((2, 3, 1, 5)), kind=place)
+    for tensor in gradient, into:
+        tensor.array = tensor.array.transpose(axes)
+    scaler_of().unscale([gradient], out=[into])
+    assert np.array_equal(into.array, values.transpose(axes) / 8)
+    with pytest.raises(Error, match="has another shape or memory order"):
+        scaler_of().unscale([gradient], out=[kind(np.zeros(gradient.shape), kind=place)])
+
+
 def test_an_empty_tensor_and_an_empty_list():
     assert scaler_of().unscale([Tensor([])]).elements == scaler_of().unscale([]).elements == 0
 

@@ -226,6 +226,13 @@ class TestTorch:
             assert call().tolist() == [[1, 1]]
         assert torch.equal(model.weight, before)
 
+    def test_the_overflow_after_zero_grad_is_found(self):
+        weight = torch.nn.Parameter(torch.ones(2))
+        for value, overflow in (1.0, False), (float("inf"), True):
+            (weight * value).sum().backward()
+            assert scaler_of().unscale([weight.grad]).overflow == overflow
+            weight.grad = None
+
     def test_what_is_no_dense_gradient_is_refused_by_name(self):
         for bad, words in (
             (torch.ones(1).expand(4), "is not contiguous"),

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Ranks that each hold a shard of the gradients gather their reports and merge them in rank order.
- * So all reach the same verdict, bit for bit, before any of them steps. If a call of a rank
- * failed, it sends a report with status and overflow, instead of leaving the others to wait: then
- * nobody steps and every rank's update is refused. So it is where a rank goes on from another
- * state.
+ * So all reach the same verdict, bit for bit, before any of them steps. A rank that had a failed
+ * call sends a report with status and overflow, instead of leaving the others to wait: then nobody
+ * steps and every rank's update is refused. So it is where a rank goes on from another state.
  */
 #include <math.h>
 #include <pthread.h>
