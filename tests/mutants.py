@@ -2,24 +2,29 @@
 # SPDX-License-Identifier: MIT
 """Makes small mistakes in the code, one at a time, and says which tests see them.
 
-    tests/mutants.py [--seed N] [--count N] [core | python | torch | jax | dropins | rust | elixir]
+    tests/mutants.py [--seed N] [--count N] [--after N] [core | python | torch | jax | dropins | rust | elixir]
 
-A mutant has another constant, comparison, sign or order of two arguments, or lacks a line. It is built and tested in
-build/mutants, a copy of what is committed. The table has a line for each: file, line, mutant, what saw it, seconds. A
-mutant that nobody saw is the same program, or shows that a test is missing. Exit code 1: some were not seen.
+A mutant has another constant, comparison, sign or order of two arguments, or lacks a line. Each processor builds and
+tests mutants in a copy of what is committed, in build/mutants. The table has a line for each: its number, what saw it,
+seconds, file, line, mutant. A seed gives the same mutants again; --after N goes on behind number N. A mutant that
+nobody saw is the same program, or shows that a test is missing. Exit code 1: some were not seen.
 """
 
 import argparse
+import itertools
+import os
 import random
 import re
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-TREE = ROOT / "build/mutants/tree"
-LIMIT = 300  # seconds for a test; a mutant that makes it endless is seen
+TREES = [ROOT / f"build/mutants/tree{number}" for number in range(len(os.sched_getaffinity(0)))]
+HAS_AVX512 = "avx512bw" in Path("/proc/cpuinfo").read_text()
 
 CORE = "build/release/tests/core/core_tests"
 PYTHON = ROOT / "build/venv/bin/python"
@@ -28,13 +33,13 @@ PYTEST = f"PYTHONPATH=build/python OMP_NUM_THREADS=1 {PYTHON} -m pytest -q -x -p
 PACKAGE = "bindings/python/src/gradscaler"
 WHEEL = f"cp -r {PACKAGE} build/python && {PYTHON} -m compileall -q build/python"
 LIBRARY = f"GRADSCALER_LIB_DIR={ROOT}/build/library"
-CARGO = f"cd bindings/rust && CARGO_TARGET_DIR={TREE}/build/rust CARGO_NET_OFFLINE=true {LIBRARY} cargo test --quiet"
-MIX = f"cd bindings/elixir && MIX_ENV=test MIX_BUILD_PATH={TREE}/build/elixir {LIBRARY} mix"
+CARGO = f"cd bindings/rust && CARGO_TARGET_DIR=$OLDPWD/build/rust CARGO_NET_OFFLINE=true {LIBRARY} cargo test --quiet"
+MIX = f"cd bindings/elixir && MIX_ENV=test MIX_BUILD_PATH=$OLDPWD/build/elixir {LIBRARY} mix"
 # Of each part: its files, those that are left out, how to build, and the tests, which run until one fails.
 PARTS = {
     "core": (
         "core/*.[ch] core/cpu/*.[ch]",
-        "neon.c layout.h",
+        "neon.c layout.h" + ("" if HAS_AVX512 else " avx512.c"),
         "cmake --build build/release --target core_tests replay abi_ffi -- --quiet",
         {
             "core": f"{CORE} --abort '~[long]~[.]~[arithmetic]'",
@@ -121,10 +126,28 @@ def mutants(files, generator):
             yield file, number, line, new
 
 
-def run(command):
-    """Returns True if a command succeeds within the limit."""
-    limited = ["timeout", "--signal=KILL", str(LIMIT), "bash", "-c", command]  # with all that it starts
-    return subprocess.run(limited, cwd=TREE, capture_output=True, check=False).returncode == 0
+def run(tree, command, limit=None):
+    """Returns the seconds of a command, or None if it fails or takes longer than the limit."""
+    limited = ["timeout", "--signal=KILL", str(limit or 3600), "bash", "-c", command]  # with all that it starts
+    began = time.monotonic()
+    succeeded = subprocess.run(limited, cwd=tree, capture_output=True, check=False).returncode == 0
+    return time.monotonic() - began if succeeded else None
+
+
+def prepare(tree, build, tests):
+    """Builds a tree without a mutant. Returns the limit in seconds of each test: a mutant may make it endless."""
+    tree.mkdir(parents=True, exist_ok=True)
+    subprocess.run(f"git archive HEAD | tar -x -C {tree}", shell=True, cwd=ROOT, check=True)
+    if "build/release" in build:
+        subprocess.run("cmake --preset release", shell=True, cwd=tree, check=True, stdout=subprocess.DEVNULL)
+    if build == WHEEL:  # what is compiled comes from the installed package
+        installed = f"{ROOT}/build/venv/lib/python3*/site-packages/gradscaler"
+        subprocess.run(f"mkdir -p build/python; cp -r {installed} build/python", shell=True, cwd=tree, check=True)
+    seconds = {name: run(tree, command) for name, command in {"the build": build, **tests}.items()}
+    for name, took in seconds.items():
+        if took is None:
+            raise SystemExit(f"{name} fails without a mutant: {tests.get(name, build)}")
+    return {name: 5 * took + 10 for name, took in seconds.items()}
 
 
 def main():
@@ -132,41 +155,46 @@ def main():
     parser.add_argument("part", nargs="?", default="core", choices=PARTS)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int, help="default: 300 of the core, 100 of a binding")
+    parser.add_argument("--after", type=int, default=0, help="number of the last mutant that was tested")
     options = parser.parse_args()
     globs, without, build, tests = PARTS[options.part]
-    TREE.mkdir(parents=True, exist_ok=True)
-    subprocess.run(f"git archive HEAD | tar -x -C {TREE}", shell=True, cwd=ROOT, check=True)
-    if options.part == "core":
-        subprocess.run("cmake --preset release", shell=True, cwd=TREE, check=True, stdout=subprocess.DEVNULL)
-    if build == WHEEL:  # what is compiled comes from the installed package
-        installed = f"{ROOT}/build/venv/lib/python3*/site-packages/gradscaler"
-        subprocess.run(f"mkdir -p build/python; cp -r {installed} build/python", shell=True, cwd=TREE, check=True)
-    for name, command in {"the build": build, **tests}.items():
-        if not run(command):
-            sys.exit(f"{name} fails without a mutant: {command}")
-
-    files = [file for glob in globs.split() for file in sorted(TREE.glob(glob)) if file.name not in without.split()]
     count = options.count or (300 if options.part == "core" else 100)
-    seen, unseen = 0, []
-    for file, number, line, new in mutants(files, random.Random(options.seed)):
-        if seen + len(unseen) == count:
-            break
-        began, text = time.monotonic(), file.read_text()
-        lines = text.splitlines(keepends=True)
-        lines[number - 1] = new + "\n"
-        file.write_text("".join(lines))
-        try:
-            if not run(build):
-                continue
-            by = next((name for name, command in tests.items() if not run(command)), None)
-        finally:
-            file.write_text(text)
-        seen += by is not None
-        row = f"{file.relative_to(TREE)}:{number}  {line.strip()}  ->  {new.strip() or ';'}"
-        if by is None:
-            unseen.append(row)
-        print(f"{by or 'NOBODY':8}{time.monotonic() - began:5.0f} s  {row}", flush=True)
-    print(f"\n{seen} of {count} were seen, seed {options.seed}" + "".join(f"\n  not: {row}" for row in unseen))
+    with ThreadPoolExecutor() as pool:
+        limits = list(pool.map(lambda tree: prepare(tree, build, tests), TREES))
+
+    first = TREES[0]
+    files = [file for glob in globs.split() for file in sorted(first.glob(glob)) if file.name not in without.split()]
+    numbered = itertools.islice(enumerate(mutants(files, random.Random(options.seed)), 1), options.after, None)
+    lock, seen, unseen = threading.Lock(), [], []
+
+    def work(tree, limit):
+        while True:
+            with lock:
+                if len(seen) + len(unseen) >= count:
+                    return
+                number, (file, at, line, new) = next(numbered)
+            path, began = file.relative_to(first), time.monotonic()
+            text = (tree / path).read_text()
+            lines = text.splitlines(keepends=True)
+            lines[at - 1] = new + "\n"
+            (tree / path).write_text("".join(lines))
+            by = None
+            if run(tree, build):
+                by = next((name for name in tests if not run(tree, tests[name], limit[name])), "NOBODY")
+            (tree / path).write_text(text)
+            if by:
+                row = f"{path}:{at}  {line.strip()}  ->  {new.strip() or ';'}"
+                with lock:
+                    (unseen if by == "NOBODY" else seen).append(row)
+                    print(f"{number:4} {by:8}{time.monotonic() - began:5.0f} s  {row}", flush=True)
+
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(work, TREES, limits))
+    print(
+        f"\n{len(seen)} of {len(seen + unseen)} were seen, seed {options.seed}",
+        *(f"not: {row}" for row in unseen),
+        sep="\n  ",
+    )
     return bool(unseen)
 
 
