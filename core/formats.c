@@ -778,7 +778,7 @@ static gsc_status check_entries(const gsc_entry *entries, uint64_t n, gsc_error 
     const uint64_t most = 65536;
     if (n > most)
         return gsc_fail_number(err, GSC_ERROR_COUNT, ENTRIES + 1, -1, "entries_count", (double)n, 0,
-                               (double)most, "at most 65536: hand over those of the scaler");
+                               (double)most, "at most 65536: pass only the scaler's entries");
     for (uint64_t i = 0; i < n; i++) {
         const gsc_entry *e = &entries[i];
         if (e->kind > GSC_ENTRY_BOOLEAN)
@@ -1568,7 +1568,7 @@ static gsc_status fail_unknown(const reading *r, const struct search *s, const c
             alone->format->rows->key, alone->prefix, s->named ? "" : " and the format");
     if (lacking->format)
         return gsc_fail(err, GSC_ERROR_FORMAT, ENTRIES, -1, "entries",
-                        "have the keys of no format that is known: they look like those of %s, "
+                        "have the keys of no format that is known: they look like keys of %s, "
                         "without \"%s\"%s%.48s%s",
                         lacking->format->name, lacking->format->rows->key,
                         *lacking->prefix ? " below \"" : "", lacking->prefix,
@@ -1738,8 +1738,8 @@ gsc_status gsc_policy_import(const char *format, const char *prefix, const gsc_e
         gsc_struct_write(&r.s.policy, GSC_POLICY_SIZE, out_policy, false, 5, "out_policy", err));
     if (bf16)
         gsc_note_add(&list, GSC_NOTE_CHANGED, -1, "init_scale", 1,
-                     "\"%.48s\" is not scaled: the scale is 1 for good; the preset guard skips "
-                     "what is absurd, too",
+                     "\"%.48s\" is not scaled: the scale is 1 for good; the preset guard also "
+                     "skips absurd norms",
                      bf16);
     else {
         note_entries(&r, &list);

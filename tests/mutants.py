@@ -35,7 +35,7 @@ WHEEL = f"cp -r {PACKAGE} build/python && {PYTHON} -m compileall -q build/python
 LIBRARY = f"GRADSCALER_LIB_DIR={ROOT}/build/library"
 CARGO = f"cd bindings/rust && CARGO_TARGET_DIR=$OLDPWD/build/rust CARGO_NET_OFFLINE=true {LIBRARY} cargo test --quiet"
 MIX = f"cd bindings/elixir && MIX_ENV=test MIX_BUILD_PATH=$OLDPWD/build/elixir {LIBRARY} mix"
-# Of each part: its files, those that are left out, how to build, and the tests, which run until one fails.
+# For each part: its files, the files that are left out, how to build, and the tests, which run until one fails.
 PARTS = {
     "core": (
         "core/*.[ch] core/cpu/*.[ch]",
@@ -82,7 +82,7 @@ PARTS = {
     ),
 }
 
-# What is replaced, by what. A name before the bracket keeps declarations out of the swaps.
+# Patterns and their replacements. A name before the bracket keeps declarations out of the swaps.
 MISTAKES = [
     (r"(?<![\w.])(\d+)(?![\w.])", lambda m: str(int(m[1]) + 1)),
     (r" (<|>)=? ", lambda m: f" {m[1]} " if "=" in m[0] else f" {m[1]}= "),

@@ -68,7 +68,7 @@ static uint32_t list_of(const argument *at)
     return at->count < 0 ? 1 : all ? ENTRIES : LIST;
 }
 
-/* Of lists that were measured, and became zero. */
+/* Fills a list with reports on lists that were measured, and became zero. */
 static void fill_reports(const argument *at, char *list)
 {
     for (uint32_t i = 0; i < list_of(at); i++, list += find_structure("gsc_report")->size) {
@@ -90,7 +90,7 @@ static void fill_entries(char *list)
     }
 }
 
-/* What a call reads; a struct that grows is all zeros once its size is set. */
+/* Returns an argument that a call reads; a struct that grows is all zeros once its size is set. */
 static void *new_input(attempt *a, const argument *at, const structure *s)
 {
     void *object = new_block(a, at->name, READ, s->size * list_of(at));
@@ -112,7 +112,7 @@ static void *new_input(attempt *a, const argument *at, const structure *s)
     return object;
 }
 
-/* What a call writes: poison, and the size where the struct has one. */
+/* Returns an argument that a call writes: poison, and the size if the struct has one. */
 static void *new_output(attempt *a, const argument *at, const structure *s)
 {
     const uint32_t size = s->size * list_of(at);

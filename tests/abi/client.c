@@ -83,7 +83,7 @@ static void check_tensors(void)
           each[0].overflow == 0 && each[0].sum_squares == 14 && each[1].overflow == 1 &&
               each[1].first_tensor == 1 && histogram[16] == 5);
     report.kind = GSC_REPORT_MERGED;
-    check("merged they are that of the list",
+    check("merged they are the report on the list",
           ok(gsc_report_merge(NULL, each, 2, GSC_MERGE_SHARDS, &policy, &merged, &err)) &&
               memcmp(&merged, &report, sizeof merged) == 0);
     check("accumulate",
@@ -167,7 +167,7 @@ static void check_guard(void)
               reason.value == 9 && reason.threshold == 8 && reason.message[0] == 's');
 }
 
-/* What this version saved of the policy and the state of this program: `client save` wrote it. */
+/* The policy and the state of this program as this version saved them: `client save` wrote it. */
 static const unsigned char saved[] = {
 #include "saved.inc"
 };

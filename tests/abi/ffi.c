@@ -119,7 +119,7 @@ static void check_watch(void)
 
 /* ---- calls ---- */
 
-/* What a call answers when nothing is wrong with its pointers. */
+/* Returns whether a call with correct pointers can return this status. */
 static bool acceptable(const function *f, int32_t status)
 {
     if (strcmp(f->name, "gsc_context_create_cuda") == 0 || strcmp(f->name, "gsc_cuda_start") == 0)
@@ -226,7 +226,7 @@ static void check_status_call(const function *f, int null_at, bool empty, bool r
     release(&a, status == OK);
 }
 
-/* What a struct may not hold. */
+/* A value that a struct must not hold. */
 typedef struct wrong {
     const char *structure, *field;
     uint32_t word;  /* of an array */

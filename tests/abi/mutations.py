@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What changes of the manifest do, each in a scratch copy of the tree.
+"""Changes the manifest, each time in a scratch copy of the tree, and checks what follows.
 
     mutations.py SCRATCH LIBRARY    LIBRARY: the shared library of this tree, which is the older one here
 
@@ -107,7 +107,7 @@ def function(name, type_, more=""):
 ANOTHER = ('{ name = "UNDERFLOW"', '{ name = "MORE", value = 8, doc = "x" },\n  { name = "UNDERFLOW"')
 GROWN = [('doc = "0" },\n', 'doc = "0" },\n' + described("x", "double"), "gsc_tensor")]
 SWAPPED = [('"max_scale"', '"y"'), ('"min_scale"', '"max_scale"'), ('"y"', '"min_scale"')]
-# What is said must have all of the words.
+# The message must have all of the words.
 MISTAKES = [
     ("a misspelt key of an item", [("blocks =", "block =", "gsc_measure")], ["gsc_measure", '"block"']),
     ("a misspelt key of a field", [("takes =", "take =", "gsc_policy")], ["gsc_policy.arithmetic", '"take"']),
@@ -199,7 +199,7 @@ COMMENTS = {
 
 
 def code_of(path):
-    """What a compiler reads of a file."""
+    """Returns a file's code as a compiler reads it."""
     text = path.read_text()
     if path.suffix == ".py":
         tree = ast.parse(text)
@@ -349,7 +349,7 @@ def additions():
 
 
 NEXT_EVENT = '  { name = "OUTLIER", value = 512'
-# What every language does, in its own words: the numbers that each scalar is given, and what must come back.
+# The numbers that every language gives to each scalar, and the sum that must come back.
 SMALL = {type_: 3 if "int" in type_ else 0.25 for type_ in SCALARS}
 TOTAL = sum(SMALL.values()) + 200
 

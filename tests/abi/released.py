@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Keeps the promises of the releases: compares the manifest with that of each one under tests/abi/released/.
+"""Keeps the promises of the releases: compares the manifest with each release's under tests/abi/released/.
 
 ci/generate runs this before it writes anything. With --release it adds the present version instead: its manifest, its
 headers, its signatures, and the client that runs against every later library.
@@ -23,7 +23,7 @@ def check_same(where, new, old, verb="is"):
 
 
 def type_of(value, length):
-    """Of an argument or a field; what its name stands for is compared where that is defined."""
+    """Returns the type of an argument or a field; a named type is compared where it is defined."""
     return " ".join(str(word) for word in (value.c, value.passing, length) if word)
 
 
@@ -35,7 +35,7 @@ def check_since(where, old, new):
 
 
 def check_new(where, new, version):
-    """What a release did not have came after it."""
+    """Checks that what a release did not have came after it."""
     if version_of(new.since) <= version:
         raise ManifestError(f"{where}: since is {new.since}, but that release did not have it")
 

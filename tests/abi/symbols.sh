@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
-# What the shared library shows to a linker: the functions of the signature table and nothing else,
+# The shared library shows these to a linker: the functions of the signature table and nothing else,
 # each with the version it came in; the name that programs remember; and that it is never unloaded,
 # since a thread pool or a foreign runtime may still be inside it.
 #

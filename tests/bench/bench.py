@@ -3,8 +3,8 @@
 
 All run in one process, in alternating rounds and, except JAX, on the same memory. Only times of one round are divided,
 so that a busy machine slows both, and a short time is the least of several, so that an interruption is no part of it.
-The quartiles of these ratios are shown: for "limit" the time of gradscaler over that of the row's own limit, for the
-others their time over that of gradscaler. A limit is a plain loop that checks and sums nothing. In place it is the
+The quartiles of these ratios are shown: for "limit" gradscaler's time over the time of the row's own limit, for the
+others their time over gradscaler's. A limit is a plain loop that checks and sums nothing. In place it is the
 slower of two: one multiplies the same bytes ("memory"), one does no more than the conversions without which the dtype
 cannot be multiplied ("conversions"). Into other memory it widens without arithmetic ("copy"). What was asked is
 compared with the lower quartile.
@@ -148,7 +148,7 @@ class Gradients:
 
     @cached_property
     def torch(self):
-        """Parameters whose gradients are these arrays."""
+        """Returns parameters that have these arrays as gradients."""
         if torch is None:
             raise NotRunError("torch is not installed")
         if self.type is ml_dtypes.bfloat16:
@@ -319,7 +319,7 @@ def in_jit(grads):
 
 
 def handed_through(grads):
-    """What JAX itself takes for a program with these arrays as arguments and results, which changes none."""
+    """Returns a step that JAX takes for a program with these arrays as arguments and results, and changes none."""
 
     def step(number, arrays):
         return jax.lax.optimization_barrier(arrays), number + 1
@@ -482,7 +482,7 @@ def peers(**options):
 
 
 def cost(**options):
-    """Of one more thing in a report."""
+    """Times one more measure in a report."""
     return against(options, plain=partial(ours, want=options.get("want", 0) if "per_tensor" in options else 0))
 
 
@@ -578,7 +578,7 @@ AT_MOST = ("limit", "handed", "plain", "ns", "more", "added")  # less is better
 HEADINGS = {
     "limit": "time over its limit's",
     "handed": "over a program that does nothing",
-    "plain": "over that of the plain call",
+    "plain": "over the plain call",
     "more": "ns more per tensor",
     "torch": "torch's time over ours",
     "added": "over what torch and clipping add",
@@ -756,7 +756,7 @@ def main():
     parser.add_argument("--only", default="", metavar="WORD", help="rows with this in title, list, dtype, operation")
     parser.add_argument("--json", type=Path, default="build/bench.json", metavar="FILE", help="default: %(default)s")
     parser.add_argument("--picture", type=Path, default="build/bench.png", metavar="FILE", help="default: %(default)s")
-    of_page = "only write this processor's table in docs/measured.md, from JSON files of it; those of older kernels go"
+    of_page = "only write this processor's table in docs/measured.md, from JSON files of it; tables of older kernels go"
     parser.add_argument("--page", type=Path, metavar="FILE", nargs="+", help=of_page)
     options = parser.parse_args()
     if options.page:

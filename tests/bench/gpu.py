@@ -139,8 +139,8 @@ def table_of(rows):
             f"{row['name']:50}{row['calls_ms']:9.4f}{row['graph_ms']:9.4f}{row['gb_s']:8.0f}{row['copy_gb_s']:8.0f}"
             f"{row['read_gb_s']:8.0f}{row['of_ceiling']:7.2f}{row['host_us']:9.1f}  {launches}"
         )
-    lines.append("of it: bytes that have to be moved in a second, of those of a copy on the device of the same list;")
-    lines.append("of a check, which only reads, of those of a kernel that only reads")
+    lines.append("of it: bytes that have to be moved in a second, as a share of what a copy of the same list moves;")
+    lines.append("for a check, which only reads, as a share of what a kernel that only reads moves")
     return lines
 
 
@@ -155,7 +155,7 @@ def text_of(report):
     groups = report["groups"]
 
     def results_of(*names):
-        """Those of groups that begin so."""
+        """Returns the results of groups that begin so."""
         for name, group in groups.items():
             for result in group["results"] if name.startswith(names) else ():
                 yield f"{name}: " + ", ".join(f"{key} {value}" for key, value in result.items())

@@ -15,7 +15,7 @@ or the busiest pipe of their scheduler, one of four, and for the processor's par
 So a share is the least of Little's law, issue and memory, rounded where they meet: of a list without an end. Of a list
 of tensors the blocks are started in order, each where one has ended, and share what so many reach; a block waits first
 for its place in the list, the last ones run with fewer beside them, and each launch takes its time. The numbers of H200
-and CEILING reproduce the shares in gpu_model_test.py; those of the other devices are the vendor's, at four fifths of
+and CEILING reproduce the shares in gpu_model_test.py; numbers of the other devices are the vendor's, at four fifths of
 the bandwidth and with a guessed latency. None has been measured.
 """
 
@@ -38,7 +38,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "cuda"))
 import models
 import ptxas
 
-# Of a processor: GHz, GB/s of a copy by all (bytes read and written), processors, latency in ns from and to, KiB of
+# For each processor: GHz, GB/s of a copy by all (bytes read and written), processors, latency in ns from and to, KiB of
 # shared memory, threads.
 DEVICES = {
     "T4": (75, 1.59, 256, 40, (500, 700), 64, 1024),
@@ -109,7 +109,7 @@ class Instruction:
 
     @cached_property
     def result(self):
-        """Whether its first operand is what it writes."""
+        """Returns whether its first operand is its result."""
         return not self.name.startswith(("ST", "RED"))
 
     @cached_property
@@ -269,13 +269,13 @@ def as_often(loop, way, written, times):
 
 
 def as_vectors(accesses, vectors=True):
-    """Those of vectors, or those of elements, which are made instead where only elements are aligned."""
+    """Returns the accesses to vectors, or those that are made instead if only elements are aligned."""
     widest = max((i.bytes for i in accesses), default=0)
     return {i for i in accesses if (i.bytes == widest) == vectors} or set(accesses)
 
 
 def of_size(accesses, size):
-    """Those of elements of a size, or of vectors of four of them: two accesses side by side are elements."""
+    """Returns the accesses to elements of a size, or to vectors of four: two accesses side by side are elements."""
 
     def place(i):
         register, offset = re.findall(r"\[(R\d+)[^]+]*(?:\+(-?0x\w+))?\]", i.operands)[-1]
@@ -312,7 +312,7 @@ def round_time(way, slow, latency):
 
 
 def busiest(way, architecture):
-    """What limits a scheduler, and the cycles that it needs for a round of a warp."""
+    """Returns what limits a scheduler, and the cycles that it needs for a round of a warp."""
     cycles = Counter({"issue": len(way)})
     for pipe, (each, names) in PIPES.items():
         cycles[pipe] = each[architecture] * sum(bool(re.fullmatch(names, i.name)) for i in way)
@@ -322,7 +322,7 @@ def busiest(way, architecture):
 
 
 def share(row, device, latency, warps, processors=None):
-    """Of copy bandwidth, by a row's counts; `warps` of a scheduler, `latency` in ns."""
+    """Returns the share of copy bandwidth, by a row's counts; `warps` of a scheduler, `latency` in ns."""
     _, clock, copy, all_processors, *_ = DEVICES[device]
     processors = processors or all_processors
     part = min(copy * CEILING / processors, PORT * clock)
@@ -366,7 +366,7 @@ def blocks_time(row, device, latency, blocks, sizes, waits=BLOCK_LATENCIES):
 
 
 def list_share(row, device, latency, launch, blocks, tensors):
-    """Of copy bandwidth, for a call on a list of tensors: unscale, with a report."""
+    """Returns the share of copy bandwidth for a call on a list of tensors: unscale, with a report."""
     chunks = [min(CHUNK, n - i) for n in tensors for i in range(0, n, CHUNK)]
     per_element = row["bytes"] / row["elements"]
     folds = "norm" in row["operation"] and len(chunks) > RUN
@@ -379,7 +379,7 @@ def list_share(row, device, latency, launch, blocks, tensors):
 
 # ---- rows ----
 
-# What only the rounding to a dtype has, in a function that decides at run time which it is.
+# Instructions that only the rounding to a dtype has, in a function that decides the dtype at run time.
 ROUNDING = {
     "f16": r"F2FP?\..*F16",
     "bf16": r"IADD3 .*\b0x7fff\b",
@@ -460,13 +460,13 @@ def ways(loop, named, out=None, dtype=None):
             lambda i, old=old: -i.bytes * (i in old),
             lambda i: 1,
         ]
-        # Where a round can do without loads, they are those of several.
+        # If a round can do without loads, they serve several rounds.
         again = cheapest([costs[0], lambda i: i in loads, *costs[1:]])
         if loads & set(again):
             again, way = [], cheapest(costs)
         else:
             way = cheapest([costs[0], lambda i, reads=reads: -i.bytes * (i in reads), *costs[1:]])
-        # What is always made is part of both ways: compilers share what is alike.
+        # An access that is always made is part of both ways: compilers share what is alike.
         read = once([i for i in way if i in reads or (i in loads | old and i.always)])
         written = once([i for i in way if i in writing or (writes and i in stores and i.always)])
         if (
@@ -554,7 +554,7 @@ def rows_of(text, architecture, clock):
 
 
 def assemble(tools, architecture, ptx):
-    """What ptxas says of the kernels, and what nvdisasm prints."""
+    """Returns what ptxas says about the kernels, and what nvdisasm prints."""
     with tempfile.TemporaryDirectory() as folder:
         cubin, start = Path(folder, "k.cubin"), time.perf_counter()
         kernels = ptxas.assemble(tools / "ptxas", f"sm_{architecture}", ptx, cubin)
@@ -565,7 +565,7 @@ def assemble(tools, architecture, ptx):
 
 
 def blocks(device, kernel):
-    """That a processor holds at once: by threads, by registers, by shared memory, of which each block takes 1 KiB more
+    """Returns how many a processor holds: by threads, by registers, by shared memory. Each block takes 1 KiB more of it
     from sm_80 on."""
     architecture, *_, kib, threads = DEVICES[device]
     registers = -(-kernel["registers"] // 8) * 8 * BLOCK
@@ -574,7 +574,7 @@ def blocks(device, kernel):
 
 
 def model_of(architecture, tools, ptx):
-    """What it needs, and its rows with the shares on the devices that have it."""
+    """Returns what an architecture needs, and its rows with the shares on the devices that have it."""
     assembled, text = assemble(tools, architecture, ptx)
     devices = {name: d for name, d in DEVICES.items() if d[0] == architecture}
     for kernel in assembled["kernels"].values():
@@ -592,7 +592,7 @@ def model_of(architecture, tools, ptx):
                     tensors: [round(list_share(row, name, *end, held, LISTS[tensors]), 3) for end in ends]
                     for tensors in LISTS
                 }
-    # What quick does of a pair of dtypes, full is not called for.
+    # full is not called for pairs of dtypes that quick does.
     quick = {(r["in"], r["out"], r["operation"]) for r in rows if r["function"].startswith("quick")}
     full = [r for r in rows if r["function"].startswith("full") and (r["in"], r["out"], r["operation"]) in quick]
     return assembled, [row for row in rows if row not in full]
@@ -628,7 +628,7 @@ def key(row):
 
 LEGEND = """
 Of sm_90, a round of a thread: elements, instructions for 16 of them and for a byte, what keeps its scheduler for the
-most cycles, for 16, loads, the latencies that they expose, bytes on their way on average, and in KiB those of a
+most cycles, for 16, loads, the latencies that they expose, bytes on their way on average, and in KiB all bytes of a
 processor of an H200 at 650 ns (it needs 11, or 21 where nothing is written). Then the share of copy bandwidth at the
 longest and the shortest latency, of a list without an end and, on an H200, of calls on GPT-2's gradients and on 1 Mi
 elements, with the launches. "slowest" is the longest way that stays in the loop: NaN, clip and all counts at once.
@@ -689,7 +689,7 @@ def main():
     if args.check and not any("quick" in row["function"] for row in result["rows"]):
         sys.exit("no quick loop was found: has it another name?")
     if args.check and (lines := one_by_one(result["rows"])):
-        sys.exit("\n".join(["hot loops wait for loads one by one: issue those of a round before any is used", *lines]))
+        sys.exit("\n".join(["hot loops wait for loads one by one: issue all of a round before any is used", *lines]))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""What only a device shows of the Python binding: gpu_python.py KIND [short]; gpu.py runs each kind as a process.
+"""Checks of the Python binding that need a device: gpu_python.py KIND [short]; gpu.py runs each kind as a process.
 
     scaler    Scaler on arrays of the driver: a stream, a thread without a context, a graph, the host's microseconds
     torch     torch's kernels and its scaler beside ours, streams, a graph of a whole step, a stalled fused optimizer
@@ -49,7 +49,7 @@ def imported(*names):
 
 
 def microseconds(call, repeats=20, rounds=5):
-    """Of the host, for one call; the median of rounds."""
+    """Returns the host's microseconds for one call; the median of rounds."""
     times = []
     for _ in range(rounds):
         start = time.perf_counter()

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What the benchmark times in C, so that no figure of the library holds time of Python: loops of
- * calls, and the loops over plain memory that are their limits. Each goes round `pairs` times two;
- * the second of a pair undoes the first, so that the values stay normal numbers.
+ * The loops that the benchmark times, in C, so that no figure of the library holds time of Python:
+ * loops of calls, and the loops over plain memory that are their limits. Each goes round `pairs`
+ * times two; the second of a pair undoes the first, so that the values stay normal numbers.
  */
 #include <string.h>
 #include <time.h>
@@ -42,8 +42,8 @@ double multiply_seconds(void *memory, uint64_t bytes, uint64_t pairs)
 }
 
 /*
- * What a dtype cannot be multiplied without, and no more: it binds where the memory is near. On as
- * many values in a register as the library has; no tails.
+ * The conversions that a dtype cannot be multiplied without: they are the limit if memory is near.
+ * On as many values in a register as the library has; no tails.
  */
 typedef void loop(void *memory, uint64_t bytes, float by);
 
@@ -193,9 +193,9 @@ double widen_seconds(uint32_t bytes, const void *in, void *out, uint64_t n, uint
 
 /*
  * Unscaling by `scale`, `next`, `scale` ... `each` and `histogram` may be NULL. With max_norm above
- * 0 the clip coefficient is computed, too, and where `applied`, and below 1, multiplied in a second
- * pass. Returns a status below 0 if a call failed or met an overflow, after which the time is not
- * that of good steps.
+ * 0 the clip coefficient is also computed, and if `applied`, and below 1, multiplied in a second
+ * pass. Returns a status below 0 if a call failed or met an overflow: the time is then not a good
+ * step's.
  */
 double unscale_seconds(gsc_context *context, const gsc_tensor *in, const gsc_tensor *out,
                        uint64_t n, uint32_t want, gsc_report *each, int64_t *histogram,

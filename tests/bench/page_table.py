@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The blocks that the programs of this folder write into pages; that of a processor, from what bench.py measured."""
+"""The blocks that the programs of this folder write into pages; a processor's block from what bench.py measured."""
 
 import argparse
 import re
@@ -15,7 +15,7 @@ def number(value):
 
 
 def block(machine, rows):
-    """Of this machine, as its JSON has it."""
+    """Returns the block of this machine, as its JSON has it."""
     found = {(row["list"], row["dtype"], row["operation"]): row for row in rows}
 
     def ratio(name, dtype, operation, who):
@@ -50,8 +50,8 @@ def block(machine, rows):
 
 def with_block(text, new, version):
     """
-    `text` with the block `new` in the place of that of the same processor, or below the others. Those of another minor
-    version go: its kernels were others.
+    Returns `text` with the block `new` instead of the one of the same processor, or below the others. Blocks of
+    another minor version go: its kernels were others.
     """
     kind, of_this = BLOCK.match(new)[1], f"gradscaler {version.rsplit('.', 1)[0]}."
     old = list(BLOCK.finditer(text))

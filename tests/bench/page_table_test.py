@@ -33,7 +33,7 @@ anew = of("One", "0.6.2", 9.996)
 assert with_block(page, anew, "0.6.2") == f"before\n\n{anew}\n{two}\nafter\n"
 assert "| 10.0 |" in anew
 assert with_block(page, of("Four", "0.6.0"), "0.6.0") == f"before\n\n{one}\n{two}\n{of('Four', '0.6.0')}\nafter\n"
-# A version whose number begins as another's is another; no block is left but the new one.
+# 0.60 is another version than 0.6; no block is left but the new one.
 assert with_block(page, of("Four", "0.60.0"), "0.60.0") == f"before\n\n{of('Four', '0.60.0')}\nafter\n"
 assert len(BLOCK.findall(with_block(page, of("Three", "0.6.0"), "0.6.0"))) == 3
 try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What it costs that ranks agree: merging is measured here, gathering is from a model.
+"""The cost of an agreement between ranks: merging is measured here, gathering is from a model.
 
     cmake --build build/release --target limits && build/venv/bin/python tests/bench/ranks.py [--guide]
 

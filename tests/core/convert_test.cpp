@@ -27,7 +27,7 @@ uint64_t bits_of(double x)
     return x != x ? UINT64_C(0x7ff8) << 48 : bit_cast<uint64_t>(x);
 }
 
-/* Of any size; near 1; subnormal; so small that products vanish; a limit. */
+/* Returns a number of any size, near 1, subnormal, so small that products vanish, or a limit. */
 double any_double(Random &random)
 {
     static const double limits[] = {0.0, -0.0,      1.0,       INFINITY, -INFINITY,

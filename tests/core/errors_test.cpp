@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What bad input gets: a status, which argument, entry and field, the number and what it may be,
+// Bad input gets a status, which argument, entry and field, the number and what it may be,
 // and a sentence that names nothing of C. A table spoils one thing of a call that is valid.
 // tests/abi/ffi.c shows that every function looks at every struct, and that a refusal writes
 // nothing.

@@ -181,7 +181,7 @@ double step(const gsc_policy &p, gsc_state &s, bool overflow)
     return s.factor.scale;
 }
 
-/* What each framework really saved, and what it means. */
+/* Keys that a framework really saved, and their meaning. */
 struct Sample {
     const char *format;
     double scale;
@@ -464,9 +464,9 @@ TEST_CASE("entries that are no checkpoint are refused with what is there instead
     check_refused(import(any, several, {}, "model"), unknown + there);
     for (const char *prefix : {(const char *)nullptr, ""})
         check_refused(import(any, torch, {}, prefix),
-                      unknown + ": they look like those of torch, without \"scale\"");
+                      unknown + ": they look like keys of torch, without \"scale\"");
     check_refused(import(any, "epoch 3 a.growth_tracker 3 a.hysteresis_tracker 1"),
-                  unknown + ": they look like those of megatron, without \"scale\" below \"a\"");
+                  unknown + ": they look like keys of megatron, without \"scale\" below \"a\"");
     for (const Read &r : {import(any, {}), import("torch", {}), import(any, Entries(3))})
         check_refused(r, none);
 }
@@ -953,7 +953,7 @@ TEST_CASE("null leaves the policy's value, with a note", "[formats]")
     CHECK(window.notes[0].value == 2000);
     /* Another key says it. */
     CHECK(settings("fairseq", "fp16_scale_window null scale_window 7").notes.empty());
-    /* In a checkpoint, too. */
+    /* Also in a checkpoint. */
     Entries list = torch_entries;
     list[3].kind = GSC_ENTRY_NULL;
     for (int place : {3, 0}) {

@@ -8,7 +8,7 @@ namespace {
 constexpr uint32_t skipped = GSC_EVENT_SKIPPED, clipped = GSC_EVENT_CLIPPED,
                    outlier = GSC_EVENT_OUTLIER, stopped = GSC_EVENT_STOPPED;
 
-/* Of gradients with this norm; NaN and Inf are such as unscaling finds them. */
+/* Returns the report on gradients with this norm; NaN and Inf are as unscaling finds them. */
 gsc_report report_of_norm(double norm)
 {
     gsc_report report;

@@ -165,7 +165,7 @@ struct Outcome {
     std::string message = ""; /* of a call that is refused */
 };
 
-/* What differs, in words; empty if nothing does. */
+/* Returns the difference in words, or "". */
 inline std::string difference(const Outcome &a, const Outcome &b)
 {
     std::string text = a.histogram != b.histogram ? "histograms\n" : "";
@@ -224,7 +224,7 @@ inline Outcome outcome(const Call &c, const gsc_kernels *rung = nullptr,
     if (c.each && c.has_report && n > 0) {
         gsc_report all = merged(o.each, GSC_MERGE_SHARDS, options.policy);
         all.kind = o.report.kind;
-        claim(same(all, o.report), "the reports of each tensor merge to that of the list",
+        claim(same(all, o.report), "the reports of each tensor merge to the report on the list",
               words_of(all) + words_of(o.report));
     }
     return o;
@@ -232,7 +232,7 @@ inline Outcome outcome(const Call &c, const gsc_kernels *rung = nullptr,
 
 /* ---- what the numerics say ---- */
 
-/* What a call says that asked for all, where `c` asks for less. */
+/* Returns the outcome of `c`, from the outcome of a call that asks for all. */
 inline Outcome only(const Call &c, Outcome o)
 {
     o.report = only(c.measures(), o.report);
@@ -263,7 +263,8 @@ template <class Lane> double sum_in_lanes(const double *products, uint64_t n)
     return fold(sums, 0, 1);
 }
 
-/* Of one tensor: blocks within chunks, in order; chunks within the tensor, in runs. */
+/* Returns the sum for one tensor: blocks within chunks, in order; chunks within the tensor, in
+ * runs. */
 inline double sum_of_squares(const std::vector<double> &products, bool in_float)
 {
     std::vector<double> chunks;
@@ -473,7 +474,7 @@ inline Outcome check_call(const Call &c, uint64_t draw, bool with_model = true)
         same_as(first, silent, "without a report all else is the same");
     }
     if (with_model)
-        same_as(model(c), first, "the bits are those of the numerics");
+        same_as(model(c), first, "the bits are as the numerics define");
     describe = nullptr;
     return first;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The core's own log2 and exp2, by which policies predict: near to those of long double everywhere,
+// The core's own log2 and exp2, by which policies predict: near to log2l and exp2l everywhere,
 // exact where the result is, and never falling where their argument grows.
 #include "support.hpp"
 
@@ -18,7 +18,7 @@ double error_in_ulps(double result, long double exact)
     return std::fabs(static_cast<double>(error));
 }
 
-/* Of both signs; magnitudes of all kinds, and dense around a few places. */
+/* Returns a number of either sign: of any magnitude, or close to one of `places`. */
 double around(Random &random, const std::vector<double> &places)
 {
     const double place = places[random.next() % places.size()];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// What a scaler did, in numbers and in findings: each finding from a run that has the fault, and
-// none from a good run.
+// The metrics of a step, and the findings about a run: each finding from a run that has the fault,
+// and none from a good run.
 #include "support.hpp"
 
 namespace {
@@ -82,7 +82,7 @@ TEST_CASE("the metrics are the state's and the report's numbers, and null if not
           "loss_scale 32768. skip false overflow false norm 1. amax 0.5. zero_share 0.25. "
           "total_overflows 1 total_guard_skips 1 total_growths 0 total_backoffs 1 "
           "steps_since_change 1 nan_count 0 inf_count 0 guard_threshold 100. guard_multiplier 1.");
-    run.step(1, 2, 3); // whose norm is of some of the gradients
+    run.step(1, 2, 3); // its norm is of some of the gradients
     CHECK(run.metrics() ==
           "loss_scale 16384. skip true overflow true norm null amax null zero_share 0. "
           "total_overflows 2 total_guard_skips 1 total_growths 0 total_backoffs 2 "
@@ -92,7 +92,7 @@ TEST_CASE("the metrics are the state's and the report's numbers, and null if not
           "total_overflows 0 total_guard_skips 0 total_growths 0 total_backoffs 0 "
           "steps_since_change 0 nan_count null inf_count null guard_threshold null "
           "guard_multiplier 1.");
-    /* The overflow is that of the decision. */
+    /* The decision says whether there was an overflow. */
     Run bad(preset_policy("torch")), good(preset_policy("torch"));
     bad.step(1, 1);
     good.step(1);
@@ -122,7 +122,7 @@ TEST_CASE("a good run has no findings with any preset", "[metrics]")
         CAPTURE(name);
         for (int step = 0; step < 50000; step++) {
             const double norm = 1 + 0.1 * (step % 7);
-            /* the float16 of a network whose largest gradient is 2^-3 before scaling */
+            /* a network in float16 with a largest gradient of 2^-3 before scaling */
             const bool overflows = run.state.factor.scale > 0x1p18;
             run.step(norm, 0, overflows);
             if (step % 1000 == 0)
@@ -199,7 +199,7 @@ TEST_CASE("each finding comes from the run that has the fault, with what to do",
         shut.step(2);
     shut.finding(GSC_NOTE_GUARD_SKIPS);
 
-    // Ranks that differ; a device that failed, whose overflow is made up, and not Inf or NaN.
+    // Ranks that differ; a device that failed: its overflow is made up, and not Inf or NaN.
     Run differs(torch), failed(zeros);
     differs.step(1).report.status = GSC_ERROR_MISMATCH;
     differs.report.status_rank_plus_1 = 4;

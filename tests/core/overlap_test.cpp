@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Whether outputs share memory with other entries: cases by hand, and random lists against a
+// Outputs that share memory with other entries: cases by hand, and random lists against a
 // comparison of all pairs.
 #include <optional>
 
@@ -15,7 +15,7 @@ gsc_tensor at(uintptr_t offset, uint64_t count, uint32_t dtype = GSC_F32)
     return {reinterpret_cast<void *>(4096 + offset), count, dtype, 0, {}};
 }
 
-/* What a call finds: "out[1] out[0]", the entry and the output that shares its memory; or "". */
+/* Returns "out[1] out[0]", the entry and the output that shares its memory, or "". */
 std::string overlap(const List &in, const std::optional<List> &out = {})
 {
     const uint64_t n = in.size(), guard = 0x5a5a;

@@ -240,7 +240,8 @@ TEST_CASE("a limit that is no number of the policy's format is never passed", "[
             const bool in_double = arithmetic == GSC_ARITHMETIC_F64;
             Policy p = usual.init_scale(1).max_scale(3.3).min_scale(0.1).arithmetic(arithmetic);
             p = p.ceiling_rule(rule).floor_rule(rule);
-            // The nearest floats of 3.4 and 0.7 are beyond them, those of 3.3 and 0.1 are not.
+            // The nearest floats of 3.4 and 0.7 are beyond them; the nearest floats of 3.3 and 0.1
+            // are not.
             for (const auto &[most, in_float] :
                  {std::pair(3.3, 3.3f), {3.4, std::nextafter(3.4f, 0.0f)}})
                 CHECK(after(p.max_scale(most), "......").factor.scale ==

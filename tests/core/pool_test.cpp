@@ -29,7 +29,7 @@ extern "C" {
 #include "cpu/pool.h"
 }
 
-/* What the library calls instead of pthread_atfork. */
+/* The library calls __wrap_pthread_atfork instead of pthread_atfork. */
 static bool refuse_to_watch_forks;
 static int forks_watched;
 extern "C" int __real_pthread_atfork(void (*)(), void (*)(), void (*)());
@@ -45,7 +45,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-/* As libraries of a host may have: every thread's stack is to hold it, too. */
+/* Libraries of a host can have such: every thread's stack must also hold it. */
 thread_local volatile char large_static_tls[600 << 10];
 
 using Pool = std::shared_ptr<gsc_pool>;
@@ -75,7 +75,7 @@ bool run_on_each(
     return here == threads;
 }
 
-/* f32 of any bits, as many as threads share and some more, in tensors of which many are small. */
+/* f32 of any bits, as many as threads share and some more, in tensors, many of them small. */
 class Gradients {
   public:
     explicit Gradients(uint64_t count = (1u << 20) + 150000) : values(count), results(count)
@@ -92,7 +92,8 @@ class Gradients {
         unscale(nullptr, report);
         expected = results;
     }
-    /* Whether a call gives the bytes of one thread. Allocates nothing: children of a fork call. */
+    /* Returns whether a call gives the bytes of one thread. Allocates nothing: children of a fork
+     * call it. */
     bool right(const gsc_exec *on)
     {
         gsc_report other;
@@ -112,7 +113,7 @@ class Gradients {
     gsc_report report;
 };
 
-/* Whether body is true in a forked process, which has seconds for it. */
+/* Returns whether `body` is true in a forked process, which has seconds for it. */
 template <class Check> bool in_child(Check body)
 {
     const pid_t child = fork();

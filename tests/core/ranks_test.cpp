@@ -152,7 +152,7 @@ TEST_CASE("a stamp replaces the rank and the digest", "[state]")
         }
 }
 
-TEST_CASE("a merge says of which rank the error is, and of which the first overflow", "[state]")
+TEST_CASE("a merge names the rank of the error and the rank of the first overflow", "[state]")
 {
     const gsc_report good = measured;
     gsc_report verdict = measured, nan = measured, failed = {};
@@ -169,7 +169,7 @@ TEST_CASE("a merge says of which rank the error is, and of which the first overf
     using Ranks = std::vector<uint32_t>;
     CHECK(ranks({good, good}) == Ranks{0, 0});
     CHECK(ranks({good, verdict, verdict}) == Ranks{0, 2});
-    CHECK(ranks({good, verdict, nan, nan}) == Ranks{0, 3}); // whose first_tensor is told
+    CHECK(ranks({good, verdict, nan, nan}) == Ranks{0, 3}); // its first_tensor is reported
     CHECK(ranks({good, failed, nan, failed}) == Ranks{2, 3});
     CHECK(ranks({nan, failed}) == Ranks{2, 1});
 }
@@ -194,7 +194,7 @@ TEST_CASE("merges of merges are the merge of all, but for the order of the sum",
         std::vector<Reports> nodes(random.next() % 6);
         Reports reports;
         for (Reports &node : nodes)
-            for (uint64_t n = random.next() % 6; n > 0; n--) { // a node without ranks, too
+            for (uint64_t n = random.next() % 6; n > 0; n--) { // also a node without ranks
                 node.push_back(random_report(random, static_cast<uint32_t>(reports.size()) + 1));
                 reports.push_back(node.back());
             }

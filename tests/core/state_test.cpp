@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Saved states: the bytes are those of a golden, any damage is refused and changes nothing, older
+// Saved states: the bytes equal a golden, any damage is refused and changes nothing, older
 // and newer policies are read as far as they can be, and a loaded scaler goes on as if never saved.
 #include "support.hpp"
 
@@ -105,7 +105,7 @@ const std::string policy_hex = "020000000000000000009040000000000000104000000000
                               "0000000000000000000000000000000002000000000000000000000000000000"
                               "0100000000000000000000000000000000000000000000000000000000000000";
 
-TEST_CASE("the saved bytes are those of the format", "[state]")
+TEST_CASE("the saved bytes never change", "[state]")
 {
     const std::string head = "4753435354415445020000007c020000d8000000800100000000000000000000",
                       guard = "000000000000084000000000000010400000000000001840000000000000e03f"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// What the tests of the core share: Catch2 of either major version, bits, random numbers, and the
-// dtypes as exact numbers, by arithmetic that has nothing in common with that of the core.
+// Shared by the tests of the core: Catch2 of either major version, bits, random numbers, and the
+// dtypes as exact numbers, by arithmetic that has nothing in common with the core's.
 #ifndef GSC_TESTS_CORE_SUPPORT_HPP
 #define GSC_TESTS_CORE_SUPPORT_HPP
 
@@ -37,7 +37,7 @@ template <class T> bool same(const T &a, const T &b)
     return std::memcmp(&a, &b, sizeof a) == 0;
 }
 
-/* What is under test, in words, for the message of a claim that is broken. */
+/* Says in words what is under test, for the message of a claim that is broken. */
 inline std::function<std::string()> describe;
 
 /* Throws if a claim is broken: fails a test, and ends the fuzzer. */
@@ -147,7 +147,7 @@ struct Random {
 
 /* ---- policies, states and reports ---- */
 
-/* The CRC-32 of zlib and PNG, of which "123456789" has 0xcbf43926. */
+/* The CRC-32 of zlib and PNG; "123456789" gives 0xcbf43926. */
 inline uint32_t crc32(const unsigned char *bytes, size_t size)
 {
     uint32_t crc = 0xffffffff;
@@ -266,7 +266,7 @@ inline gsc_report random_report(Random &random, uint32_t rank_plus_1 = 0)
     if (below(16) == 0)
         return r;
     r.amax = below(32) ? random.unit() * 100 : nan_value;
-    r.sum_squares = below(8) ? random.unit() * 1000 : 0x1.8p127; /* of which two are no float */
+    r.sum_squares = below(8) ? random.unit() * 1000 : 0x1.8p127; /* two of them are no float */
     r.measured = below(4) ? want_all : want_all & ~(below(2) ? GSC_WANT_NORM : GSC_WANT_UNDERFLOW);
     r.status = below(16) ? GSC_OK : GSC_ERROR_FACTOR - static_cast<int>(below(9));
     r.generation = random.next() % 5;
@@ -279,7 +279,7 @@ inline gsc_report random_report(Random &random, uint32_t rank_plus_1 = 0)
         r.first_tensor = below(100);
         r.first_element = below(100);
     }
-    /* Of an overflow or a failure a framework, or a rank, may leave any number, or none. */
+    /* After an overflow or a failure a framework, or a rank, can leave any number, or none. */
     r.overflow =
         r.nan_count + r.inf_count > 0 || below(16) == 0 ? static_cast<int32_t>(1 + below(3)) : 0;
     r.found_inf = static_cast<float>(below(16) ? r.overflow : below(3));
@@ -299,7 +299,7 @@ inline bool guards(const gsc_policy &p)
     return p.guard_norm != 0 || p.guard_ratio != 0 || p.guard_sigmas != 0;
 }
 
-/* Whether a report is an overflow by the rules of a policy: of an update, and of a call. */
+/* Returns whether a report is an overflow by the rules of a policy: of an update, and of a call. */
 inline bool is_overflow(const gsc_policy &p, const gsc_report &r)
 {
     const double most = static_cast<double>(std::numeric_limits<float>::max());
@@ -331,7 +331,7 @@ inline gsc_report only(uint32_t measures, gsc_report r)
     return r;
 }
 
-/* What the contract says of a merge, member by member. */
+/* Returns the merge that the contract demands, member by member. */
 inline gsc_report merged_by_hand(const Reports &reports, uint32_t kind = GSC_MERGE_SHARDS)
 {
     gsc_report r = measured;

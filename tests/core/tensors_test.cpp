@@ -12,7 +12,7 @@ extern "C" {
 #include "cpu/plan.h"
 }
 
-/* What the library calls instead of gsc_plan_make. */
+/* The library calls __wrap_gsc_plan_make instead of gsc_plan_make. */
 static std::atomic<int> plans_made{0};
 extern "C" void __real_gsc_plan_make(const gsc_pass *, uint32_t, uint32_t, gsc_plan *);
 extern "C" void __wrap_gsc_plan_make(const gsc_pass *pass, uint32_t in, uint32_t out,
@@ -26,7 +26,7 @@ namespace {
 
 constexpr uint64_t serial = 7; /* of the factors here */
 
-/* Numbers that become those of another dtype, which are 0 before. */
+/* Returns an entry with these numbers and an output of another dtype, which is 0. */
 Entry entry(const Dtype &in, const Dtype &out, const std::vector<double> &values)
 {
     Entry e = {in.dtype, out.dtype, values.size(), Bytes(values.size() * in.size),
@@ -300,7 +300,7 @@ size_t stack_of(const std::function<void()> &body)
 TEST_CASE("a call needs less stack than the header says, whatever the compiler", "[tensors]")
 {
     const size_t start = stack_of([] {}); // of the thread itself
-#if defined(GSC_SANITIZED)                // whose kernels are calls with frames of their own
+#if defined(GSC_SANITIZED)                // there kernels are calls with frames of their own
     const size_t most = 160 << 10;
 #else
     const size_t most = 112 << 10; // of 120: the linker takes some at the first call

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What the tests of CUDA in C share: a check that says where it failed, and a CPU that works. */
+/* Shared by the tests of CUDA in C: a check that says where it failed, and a CPU that works. */
 #ifndef GSC_TESTS_CUDA_CHECK_H
 #define GSC_TESTS_CUDA_CHECK_H
 

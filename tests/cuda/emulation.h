@@ -12,7 +12,7 @@
 #include "standin.h"
 #include "step.h"
 
-/* What the device is doing. */
+/* The emulated device's present work. */
 extern struct emulated {
     uint64_t launches; /* so far */
     uint32_t block, thread_count;

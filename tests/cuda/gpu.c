@@ -2,8 +2,8 @@
 /*
  * The public calls on a CUDA device against the same calls on the CPU, bit for bit: every operation
  * and pair of dtypes, reports of each tensor, states and factors, what only the device finds wrong,
- * memory and copies, graphs whose list is gone and whose gradients change, two threads and streams.
- * How fast it is gpu_bench.c measures.
+ * memory and copies, graphs after their list is gone and gradients changed, two threads and
+ * streams. How fast it is gpu_bench.c measures.
  *
  *     gpu             all of it
  *     gpu GROUP       one group of gpu --groups
@@ -96,7 +96,7 @@ static void lists_restart(lists *l)
     }
 }
 
-/* What is on the host is where every operation starts. */
+/* Copies the host's memory to the device: every operation starts from it. */
 static void lists_start(lists *l)
 {
     for (int side = 0; side < 2; side++)
@@ -178,7 +178,7 @@ static void same_memory(const char *what, const lists *l, int side)
 static const char *const operation_names[] = {"unscale", "check", "scale", "clamp", "accumulate"};
 enum { WANT_ALL = GSC_WANT_NORM | GSC_WANT_AMAX | GSC_WANT_UNDERFLOW };
 
-/* What a call on tensors writes beside them. */
+/* The results that a call on tensors writes beside them. */
 typedef struct results {
     gsc_factor factor;
     gsc_report report;
@@ -242,7 +242,7 @@ static void compare_tensors(void)
 {
     /*
      * A power of two, one that rounds, two that drive a float sum of squares below 2^-80 and above
-     * the largest float, one whose float form is subnormal.
+     * the largest float, one that is subnormal as a float.
      */
     static const double scales[] = {65536, 3, 0x1p60, 0x1p-80, 0x1.8p130};
     /* The third asks for what only the careful path counts. */
@@ -377,7 +377,7 @@ static void compare_lists(void)
 
 /* ---- conformance: reports, factors, states ---- */
 
-/* What the calls below read and write, on the host and in device memory. */
+/* The records that the calls below read and write, on the host and in device memory. */
 typedef struct record {
     gsc_factor factor, product;
     gsc_report report, others[130];
@@ -387,7 +387,7 @@ typedef struct record {
 static record host, *device;
 static gsc_exec stream;
 
-/* Calls a function with records of zeros and a stream, whose workspace is for calls without a list.
+/* Calls a function with records of zeros and a stream; its workspace is for calls without a list.
  */
 static void with_records(void (*run)(void))
 {
@@ -406,7 +406,7 @@ static void workspace_for(const gsc_tensor *list, uint64_t n)
     stream = stream_exec(list, n);
 }
 
-/* Makes a call with `on` and the record `r` of the host, then with those of the device. */
+/* Makes a call with `on` and the record `r` of the host, then with the device's. */
 #define BOTH(call)                                                                                 \
     do {                                                                                           \
         const gsc_exec *on = NULL;                                                                 \
@@ -497,7 +497,7 @@ static void set_random_guard(gsc_policy *policy, uint32_t round)
     policy->quirks |= GSC_QUIRK_ALLOW_LOCKOUT;
 }
 
-/* Every preset over random reports, of which many in a row overflow, and with a random guard over
+/* Every preset over random reports, many of them overflows in a row, and with a random guard over
    norms of all kinds; what is clipped, decisions that are combined, scales that are set. */
 static void compare_policies(void)
 {
@@ -553,7 +553,8 @@ static void compare_policies(void)
     CHECK(seen & GSC_EVENT_OUTLIER && seen & GSC_EVENT_CLIPPED && seen & GSC_EVENT_STOPPED);
 }
 
-/* What only the device finds wrong is said there, skips the step, and changes nothing else. */
+/* An error that only the device finds is in its report, skips the step, and changes nothing else.
+ */
 static void errors(void)
 {
     static const gsc_report wrong = {.status = GSC_ERROR_REPORT, .overflow = 1, .found_inf = 1};
@@ -676,7 +677,7 @@ static void copies(void)
         if (first == memory[2])
             same("memory that is shared", from, memory[2], BYTES);
     }
-    /* What the device writes to memory that is shared, the host reads after a wait. */
+    /* After a wait the host reads what the device wrote to shared memory. */
     gsc_policy policy = GSC_POLICY_INIT;
     GSC(gsc_state_init(NULL, &policy, &host.state, &err));
     GSC(gsc_state_init(&stream, &policy, memory[2], &err));
@@ -724,7 +725,7 @@ static void training_step(const gsc_exec *on, record *r, gsc_tensor *const list[
 }
 
 /* A training step with all its calls; a wait is refused while it is captured. The list on the host
-   is overwritten and freed afterwards; the gradients change, and those of every eighth step
+   is overwritten and freed afterwards; the gradients change, and in every eighth step they
    overflow. */
 static void replay_graph(void)
 {

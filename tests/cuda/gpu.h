@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What the programs for a GPU share: the driver, a device that is open, its memory, random numbers.
+/* Shared by the programs for a GPU: the driver, a device that is open, its memory, random numbers.
  */
 #ifndef GSC_TESTS_CUDA_GPU_H
 #define GSC_TESTS_CUDA_GPU_H
@@ -148,7 +148,7 @@ static inline uint64_t random_bits(void) /* xorshift64* */
     return random_state * 0x2545f4914f6cdd1dull;
 }
 
-/* Of magnitude 2^-12 to 2^3, and zeros. */
+/* Returns a number of magnitude 2^-12 to 2^3, or zero. */
 static inline float random_float(void)
 {
     uint64_t bits = random_bits();

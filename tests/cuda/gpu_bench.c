@@ -160,7 +160,8 @@ static double seconds(void)
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
-/* Of one, the median of batches; *host becomes the microseconds that enqueueing one took. */
+/* Returns the time of one, the median of batches; sets *host to the microseconds that enqueueing
+ * one took. */
 static double milliseconds(measurement *m, enum enqueued what, double *host)
 {
     enum { BATCHES = 7 };
@@ -235,7 +236,7 @@ static uint64_t lay_out(gsc_tensor *list, const uint64_t *counts, uint64_t n, ui
     return (used + 15) / 16 * 16;
 }
 
-/* Ordinary random values, of which `bad` in a hundred are NaN, over and over. */
+/* Fills memory with ordinary random values, over and over; `bad` in a hundred are NaN. */
 static void fill(unsigned char *memory, uint64_t bytes, uint32_t dtype, uint32_t bad)
 {
     const uint32_t size = gsc_dtype_size(dtype), parts = is_complex(dtype) ? 2 : 1;
@@ -328,7 +329,7 @@ static void print_measured(measurement *m, const char *name)
 {
     const row *r = m->row;
     double host, launches[64];
-    /* What has to be moved at least: accumulate reads all before it adds any. */
+    /* The bytes that have to be moved at least: accumulate reads all before it adds any. */
     uint64_t count_of_all = 0;
     for (uint64_t i = 0; i < m->n; i++)
         count_of_all += m->in[i].count;
@@ -469,7 +470,7 @@ static void fault_pointer(void)
     CHECK(again == GSC_ERROR_DEVICE);
 }
 
-/* What the driver says of a stream that was destroyed; some crash, which is the driver's own. */
+/* Shows what the driver says about a stream that was destroyed; some drivers crash. */
 static void fault_stream(void)
 {
     const gsc_tensor tensor = {.data = device_memory(4), .count = 1, .dtype = GSC_F32};

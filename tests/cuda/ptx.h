@@ -3,7 +3,7 @@
  * The machine on which ptx_to_c.py's C runs, a block at a time: its threads go on one after the
  * other, each to the next barrier. What is undefined or a fault on a device ends the program, and
  * what starts with any value starts with garbage. Shared and local memory have addresses of their
- * own, from FIRST on; as generic addresses they are those of the host.
+ * own, from FIRST on; as generic addresses they are the host's.
  */
 #define _DEFAULT_SOURCE /* MAP_ANONYMOUS */
 #include <math.h>
@@ -105,7 +105,7 @@ static inline u32 permuted(u32 a, u32 b, u32 select)
     return result;
 }
 
-/* Of a double to s32. */
+/* Converts a double to s32. */
 static inline s32 truncated(double x)
 {
     return x <= INT32_MIN ? INT32_MIN : x >= INT32_MAX ? INT32_MAX : x == x ? (s32)x : 0;
@@ -146,7 +146,7 @@ INLINE bool is_in_block(u64 address)
     return address - (u64)(uintptr_t)&block < sizeof block;
 }
 
-/* What is done at an address, and whether by several. */
+/* An access to an address, and whether several threads made it. */
 enum { READ = 1, WRITE = 2, RED = 4, SEVERAL = 8 };
 
 typedef struct access { /* to a byte */
@@ -155,7 +155,8 @@ typedef struct access { /* to a byte */
     u8 in_phase, in_launch;
 } access;
 
-/* What one writes no other one touches, and red is for all or none: any could be the first. */
+/* Returns whether accesses race: no other thread may touch what one writes, and red is for all or
+ * none, as any thread could be the first. */
 static bool is_race(u32 accesses)
 {
     return (accesses & SEVERAL) && accesses != (SEVERAL | READ) && accesses != (SEVERAL | RED);
@@ -187,7 +188,7 @@ static __attribute__((noinline)) void touch(access *seen, u32 start, u64 address
     }
 }
 
-/* Of the devices' memory, from `pages` on, and the block that was reached last. */
+/* Accesses to the devices' memory, from `pages` on, and the block that was reached last. */
 static access *seen_global;
 static u64 pages, block_begin, block_end;
 
@@ -237,7 +238,7 @@ INLINE void *reach_generic(u64 address, u32 bytes, u32 how, int line)
     reach(constants, 0, sizeof constants, address, bytes, __LINE__)
 #define at_param(address, bytes, how) reach(parameter, 0, parameter_bytes, address, bytes, __LINE__)
 
-/* What is not of that space is lost: NULL does not come back as NULL from all devices. */
+/* An address outside that space is lost: NULL does not come back as NULL from all devices. */
 static inline u64 from_generic(const u8 *memory, u64 end, u64 address, int line)
 {
     const u64 offset = address - (u64)(uintptr_t)memory;

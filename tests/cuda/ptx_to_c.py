@@ -15,8 +15,8 @@ UNSIGNED, SIGNED, FLOATS = "u16 u32 u64", "s16 s32 s64", "f32 f64"
 BITS, INTEGERS = "b16 b32 b64", f"{UNSIGNED} {SIGNED}"
 ORDERS = (("lt", "<", ">="), ("le", "<=", ">"), ("gt", ">", "<="), ("ge", ">=", "<"))
 SIGNS = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
-# Opcodes; types T; what results of which operands; the value in C, of operands a to d. N is the width of T; B, U and W
-# are the types of bits, unsigned, and twice as wide.
+# Opcodes; types T; types of the result and of the operands; the value in C, of operands a to d. N is the width of T; B,
+# U and W are the types of bits, unsigned, and twice as wide.
 OPERATIONS = [
     ("mov.T", f"{BITS} {INTEGERS} {FLOATS} pred", "B: B", "a"),
     ("selp.T", f"{BITS} {INTEGERS} {FLOATS}", "B: B B pred", "c ? a : b"),
@@ -84,7 +84,7 @@ def width_of(kind):
 
 
 def expanded(operations):
-    """What results, of which operands, and the value, by opcode."""
+    """Returns types of the result and of the operands, and the value, by opcode."""
     found = {}
     for opcode, types, shape, value in operations:
         for t in types.split():

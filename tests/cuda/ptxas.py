@@ -14,7 +14,7 @@ CUDA = Path(__file__).parents[2] / "core/cuda"
 
 
 def modules():
-    """What the library hands to drivers before CUDA 12.1, and since."""
+    """Returns the PTX for drivers before CUDA 12.1, and since."""
     versions = re.findall(r'define GSC_CUDA_PTX_VERSION\w* +"(.*)\\n"', (CUDA / "launch.h").read_text())
     texts = re.findall(r"^const char \w+\[\] =\n(.*?);$", (CUDA / "ptx.c").read_text(), re.M | re.S)
     texts = ["".join(json.loads(line) for line in text.splitlines()) for text in texts]
@@ -30,7 +30,7 @@ NEEDS = {
 
 
 def assemble(ptxas, architecture, ptx, cubin="/dev/null"):
-    """What each kernel needs, by its name."""
+    """Assembles PTX. Returns what each kernel needs, by its name."""
     with tempfile.NamedTemporaryFile("w", suffix=".ptx") as file:
         file.write(ptx)
         file.flush()

@@ -30,7 +30,7 @@ GPU = """case $1 in
   streams) grep -o "wrong bit" "${0%/*}"/out/deep/a-device.json | head -n 1 ;;
   *) echo fine ;;
 esac"""
-# What the tools print on a machine that forbids them, and what they print of a program with a fault.
+# The output of the tools on a machine that forbids them, and about a program with a fault.
 REFUSED = {
     "ncu": "==PROF== Connected to process 7\n==ERROR== ERR_NVGPUCTRPERM - The user does not have permission",
     "compute-sanitizer": "========= COMPUTE-SANITIZER\n========= Error: Device not supported. Please refer to",

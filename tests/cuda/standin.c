@@ -138,7 +138,7 @@ static int32_t told_to_fail(const char *symbol)
     return state.good_calls-- > 0 ? OK : state.failure;
 }
 
-/* What every function but the first three begins with. */
+/* Begins every function except the first three. */
 static int32_t enter(const char *symbol)
 {
     if (process != getpid()) {
@@ -157,7 +157,8 @@ static int32_t enter(const char *symbol)
             return INVALID_VALUE;                                                                  \
     } while (0)
 
-/* What may not be done while a stream is captured breaks the capture, too, but in that mode. */
+/* A call that is forbidden while a stream is captured also breaks the capture, except in that mode.
+ */
 #define FORBID_CAPTURE()                                                                           \
     do {                                                                                           \
         graph *under_way = capture;                                                                \
@@ -396,7 +397,7 @@ int32_t cuFuncLoad(void *loaded)
 
 /* ---- work ---- */
 
-/* The legacy stream is NULL or 1, that of each thread 2. */
+/* Returns a stream. The legacy stream is NULL or 1, each thread's own is 2. */
 static stream *stream_of(void *handle)
 {
     return (uintptr_t)handle <= 2 ? NULL : handle;

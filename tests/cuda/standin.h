@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A CUDA driver whose devices have memory that the host cannot reach, built as libcuda.so.1: it
+ * A CUDA driver with devices that have memory out of the host's reach, built as libcuda.so.1: it
  * counts what it is asked, fails where it is told to, and refuses what a real one refuses: kernels
  * that the PTX lacks, PTX that is too new, foreign contexts, loading while a stream is captured.
  * Threads can share it.
@@ -20,7 +20,7 @@ typedef struct standin {
     /* Set by a test. */
     int32_t version, devices;
     int32_t capability;      /* 10 * major + minor, of all devices */
-    int32_t compiler;        /* the version that takes PTX; 0: that of the driver */
+    int32_t compiler;        /* the version that takes PTX; 0: the driver's */
     const char *failing;     /* the function that fails, by its symbol; NULL: none */
     int32_t failure;         /* with this result, */
     int32_t good_calls;      /* after so many calls before */

@@ -163,7 +163,7 @@ static void policy(struct call *call, const char *preset)
     attribute(call, "policy", XLA_ARRAY, &call->array);
 }
 
-/* What an error says, and that it is one; "": that there is none. */
+/* Checks that an error has these words; "": that there is no error. */
 static void expect(void *error, const char *words)
 {
     CHECK((error == &xla) == (*words != 0));
@@ -257,7 +257,7 @@ static void threads_that_come_late_or_never_change_nothing(void)
 
 enum { A = 1000, B = 33, N = 2, WORKSPACE = 1 << 16 };
 
-/* All that calls read and write; a device reaches it, too. */
+/* The memory that calls read and write; a device also reaches it. */
 struct memory {
     uint16_t half[A];
     float single[B], sum_a[A], sum_b[B], out_a[A], out_b[B];

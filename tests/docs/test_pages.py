@@ -88,7 +88,7 @@ def test_the_python_of_a_page_runs_from_the_top_to_the_end(page, tmp_path, monke
 
 
 def world():
-    """What README says is the reader's: a device, a loss and an optimizer."""
+    """Returns what README leaves to the reader: a device, a loss and an optimizer."""
     import torch  # noqa: PLC0415
 
     model = torch.nn.Linear(4, 1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What makes and checks the site: the checker finds what is wrong, and text becomes the Markdown that it means."""
+"""The site's checker finds what is wrong, and text becomes the Markdown that it means."""
 
 import runpy
 import sys

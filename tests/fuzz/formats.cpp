@@ -42,7 +42,7 @@ void check_notes(const std::vector<gsc_note> &notes, size_t entries)
     }
 }
 
-/* Whether something is lost that decides later scales. */
+/* Returns whether something is lost that decides later scales. */
 bool loses(const std::vector<gsc_note> &notes, const gsc_policy &p, const gsc_policy &back)
 {
     static const std::vector<std::string> decide =

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What the parts of the fuzzer share: an input as a row of decisions, and claims that must hold.
+// Shared by the parts of the fuzzer: an input as a row of decisions, and claims that must hold.
 #ifndef GSC_TESTS_FUZZ_HPP
 #define GSC_TESTS_FUZZ_HPP
 

@@ -49,13 +49,13 @@ gsc_policy random_policy(Source &source)
     return p;
 }
 
-/* Whether a change that would reach a limit is dropped, be it 0 or infinity. */
+/* Returns whether the rule drops a change that would reach a limit, 0 or infinity. */
 bool drops(uint32_t rule)
 {
     return rule == GSC_LIMIT_REJECT || rule == GSC_LIMIT_STOP;
 }
 
-/* What a policy promises of its scales, of which `start` was the last one that was given. */
+/* Checks what a policy promises of its scales; `start` is the last scale that was given. */
 void check_scale(const gsc_policy &p, double scale, double start)
 {
     const bool predicts = p.target_amax != 0;
@@ -72,7 +72,7 @@ void check_scale(const gsc_policy &p, double scale, double start)
     claim(!has_floor || scale >= std::min(start, p.min_scale), "the floor holds");
 }
 
-/* What must hold of any update of a state. */
+/* Checks what must hold for any update of a state. */
 void check_update(const gsc_policy &p, const gsc_state &before, const gsc_state &after,
                   bool overflow, bool is_stale)
 {

@@ -17,7 +17,7 @@ cmake --build "$scratch/example" --target train_step -- --quiet
 row 'sources, CMake'
 "$scratch/example/train_step"
 
-# One file: the same bits as those of the sources, whatever a compiler does without being asked.
+# One file: it gives the same bits as the sources, whatever a compiler does without being asked.
 one=$scratch/one
 mkdir "$one"
 cp "$packages"/gradscaler*.[ch] "$one"
@@ -35,7 +35,7 @@ wanted=$(digests "$(find "$scratch/prefix" -name libgradscaler.a)")
 compile() { # COMPILER [FLAG...]: as a user does
   local object=$one/$1.o
   "$@" -O2 -c "$one/gradscaler.c" -o "$object"
-  [ "$(digests "$object")" = "$wanted" ] || die "$*: the bits of the one file differ from those of the sources"
+  [ "$(digests "$object")" = "$wanted" ] || die "$*: the one file gives other bits than the sources"
   g++ -std=c++17 -I"$one" -x c++ "$example/train_step.c" -x none "$object" -o "$object.step" -pthread -lm
   row "one file, $*"
   "$object.step"
@@ -76,4 +76,4 @@ cmake -G Ninja -S "$example" -B "$scratch/conan-user/build" -DCMAKE_BUILD_TYPE=D
 cmake --build "$scratch/conan-user/build" --target train_step -- --quiet
 row Conan
 "$scratch/conan-user/build/train_step"
-echo "NOT RUN: vcpkg, whose tool no package index has; its port is made of the sources above"
+echo "NOT RUN: vcpkg, as no package index has its tool; its port is made of the sources above"

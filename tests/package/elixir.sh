@@ -50,7 +50,7 @@ row 'precompiled, a server'
 GRADSCALER_PRECOMPILED=http://127.0.0.1:${port#port } user served
 cmp "$(nif served)" "$packages/$precompiled"
 
-# What is damaged or missing changes nothing.
+# A damaged or missing file changes nothing.
 cp "$packages/$precompiled" "$scratch/damaged"
 printf x >>"$scratch/damaged/$precompiled"
 cp "$(nif compiled)" before
@@ -72,7 +72,7 @@ says "there is no gradscaler-nif-2.16-sparc64-linux-gnu-"
 ! cmp -s "$(nif taken)" "$packages/$precompiled" || die 'that is still the precompiled one'
 user taken
 
-# A newer Erlang than this one, that of Debian 13: this machine's, and with the file for it that of 64-bit Arm, emulated.
+# A newer Erlang than this one, Debian 13's: for this machine, and, if there is a file for it, for 64-bit Arm, emulated.
 # newer ARCHITECTURE NIF COMMAND...: the recorded gradients by a command that runs its programs; the bits are those from here.
 newer() {
   local otp base=$scratch/newer-$1 architecture=$1 nif=$2 program
@@ -81,13 +81,13 @@ newer() {
   mkdir -p "$base/bin"
   cp -r "$scratch/compiled/lib/gradscaler" "$base"
   cp --remove-destination "$nif" "$base/gradscaler/priv/gradscaler_nif.so"
-  # What the emulator starts, it starts as a program of this machine.
+  # The emulator can only start programs of this machine.
   for program in erl_child_setup inet_gethost; do
     printf '#!/bin/sh\nexec %s "%s" "$@"\n' "$*" "$(echo "$otp"/erts-*/bin/$program)" >"$base/bin/$program"
   done
   chmod +x "$base"/bin/*
   row "Debian 13, $architecture"
-  # What qemu translates must not be mapped twice.
+  # qemu cannot translate code that is mapped twice.
   found=$(BINDIR=$base/bin ROOTDIR=$otp EMU=beam PROGNAME=erl "$@" "$otp"/erts-*/bin/beam.smp -JMsingle true -S 2:2 -- -root "$otp" -bindir "$base/bin" \
     -progname erl -- -home "$scratch" -- -noshell -elixir_root "$system/usr/lib/elixir/lib" -pa "$system"/usr/lib/elixir/lib/{elixir,logger}/ebin \
     "$base/gradscaler/ebin" -s elixir start_cli -extra "$root/bindings/elixir/examples/parity.exs" "$root/build/parity/steps.bin")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Whether a module for macOS is what its wheel says: macho.py MODULE TAG, such as macosx_11_0_arm64.
+"""Checks that a module for macOS is what its wheel says: macho.py MODULE TAG, such as macosx_11_0_arm64.
 
 Of the machine, from the version of the system on, signed where the system asks for it, with libraries of the system
 alone, exporting what Python looks for; and what it takes from Python is looked up when it is loaded.

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Python's packages, each looked into, and used where its platform is at hand: python.sh PACKAGES SCRATCH
-# All that run must give the same bits for recorded gradients, and those of a library that gcc compiled.
+# All that run must give the same bits for recorded gradients, also the same as a library that gcc compiled.
 packages=$(realpath "$1") scratch=$(realpath "$2")
 source "$(dirname "$0")/../../ci/setup.sh"
 source tests/package/debian.sh
@@ -16,7 +16,7 @@ digest() {
   local found
   found=$("$@" bindings/python/tests/parity.py build/parity/steps.bin 2>&1 </dev/null | tr -d '\r') ||
     { echo "$found" >&2; return 1; }
-  [ "$found" = "${first:=$found}" ] || die "other bits than those of the first: $found"
+  [ "$found" = "${first:=$found}" ] || die "other bits than the first: $found"
   echo 'same bits'
 }
 
@@ -27,7 +27,7 @@ says() {
   grep -q '^works  *yes' "$scratch/says"
 }
 
-# What is installed into an empty environment has no SWIG, in case this machine has one.
+# The empty environment has no SWIG, even if this machine has one.
 mkdir "$scratch/no-swig"
 printf '#!/bin/sh\necho "SWIG was called" >&2\nexit 1\n' >"$scratch/no-swig/swig"
 chmod +x "$scratch/no-swig/swig"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What ci/release says of a copy of this repository that can be released, and of one where all is wrong: release.sh SCRATCH
+# Runs ci/release on a copy of this repository that can be released, and on one where all is wrong: release.sh SCRATCH
 set -euo pipefail
 git -c advice.detachedHead=false clone --quiet . "$1/release"
 cd "$1/release"

@@ -25,7 +25,7 @@ cd "$scratch/user"
 user() {
   printf '[package]\nname = "user"\nversion = "0.0.0"\nedition = "2021"\n[dependencies]\ngradscaler = { version = "%s", features = [%s] }\n' \
     "$version" "$1" >Cargo.toml
-  rm -f Cargo.lock # those of new versions are not for old ones
+  rm -f Cargo.lock # an old version cannot read a new version's
   "${@:2}" run --quiet --release --target-dir "target$((++count))"
 }
 count=0 version=$(basename "$scratch"/vendor/gradscaler-[0-9]* | sed 's/gradscaler-//')

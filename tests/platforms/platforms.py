@@ -40,7 +40,7 @@ class Platform:
     words: str  # as a user says it
     target: str  # as the compiler says it
     runner: str | None = None  # the command that runs its programs here; "": this machine does; None: nothing
-    is_short: bool = False  # runs without --long, too
+    is_short: bool = False  # also runs without --long
 
     def program(self):
         return BUILD / self.target / ("parity.exe" if "windows" in self.target else "parity")
@@ -90,7 +90,7 @@ def compile_for(platform):
 
 
 def digest(command, rung):
-    """What the client prints; or its last words."""
+    """Returns what the client prints, or the end of its errors."""
     environment = os.environ | {"WINEDEBUG": "-all", "WINEPREFIX": str(BUILD / "wine"), "GSC_CPU": rung}
     result = run([*command, FILE], env=environment)
     return result.stdout.strip() if result.returncode == 0 else (result.stderr or result.stdout).strip()[-300:]
@@ -137,7 +137,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--long", action="store_true", help="all platforms instead of two")
     parser.add_argument("--only", default="", metavar="WORD", help="platforms with this in their name")
-    parser.add_argument("--page", action="store_true", help="write their rows into docs/measured.md, too")
+    parser.add_argument("--page", action="store_true", help="also write their rows into docs/measured.md")
     options = parser.parse_args()
     expected = digest([NATIVE], "")
     if len(expected.partition(" ")[0]) != 64:

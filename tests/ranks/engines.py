@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The engines whose ranks gather reports: how their programs are started, and what they say of a rank that is gone.
+"""The engines of ranks that gather reports: how their programs are started, and what they say of a rank that is gone.
 
 An engine's `faults(directory, fault, seconds, timeout)` returns the exit statuses of its processes, or of the command
 that starts them, None for one that hung. `gone` and `too_late` are its messages for a rank that is dead or later than

@@ -28,7 +28,7 @@ static void must(gsc_status status)
     }
 }
 
-/* One step, of which `log` gets a line; whether all go on. */
+/* Makes a step and writes its line to `log`. Returns whether all go on. */
 static int step(int number, const char *fault, unsigned seconds, const gsc_policy *policy,
                 gsc_state *state, FILE *log)
 {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What every rank program does, whatever its engine: six steps, of which rank 1 has a fault in one, or is late.
+"""The six steps of every rank program, for each engine: in one of them rank 1 has a fault, or is late.
 
 Element i of rank r's gradients in step s is (1 + (s + r + i) % 7) * scale, so that all sums are exact, and norms and
 scales are known beforehand. A rank writes a line a step to its file:

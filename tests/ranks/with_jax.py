@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A rank of jax.distributed on the CPU, whose collectives are those of gloo: one device in each process."""
+"""A rank of jax.distributed on the CPU with gloo's collectives: one device in each process."""
 
 import os
 
@@ -24,7 +24,7 @@ def join(rank, size, directory, timeout=60):
 
 
 def spread(mesh, part):
-    """An array of all ranks of which this rank has `part`."""
+    """Returns an array of all ranks; this rank has `part`."""
     return jax.make_array_from_process_local_data(NamedSharding(mesh, EACH), np.asarray(part)[None])
 
 

@@ -9,7 +9,7 @@
 
 #define PAIRS 64
 
-/* What a word stands for: a number, `null`, or a text. */
+/* Reads the value of a word: a number, `null`, or a text. */
 static void read_value(const char *text, gsc_entry *entry)
 {
     char *end;
@@ -50,8 +50,8 @@ static gsc_status read_policy(const char *preset, char *settings, gsc_policy *po
     return gsc_policy_import(preset, NULL, entries, n, NULL, policy, NULL, 0, NULL, err);
 }
 
-/* The state before the first step, or, unless it is empty, that of a checkpoint, which may change
- * the policy. */
+/* Reads the state before the first step: a new one, or, unless it is empty, a checkpoint's, which
+ * can change the policy. */
 static inline gsc_status read_state(const char *preset, char *checkpoint, gsc_policy *policy,
                                     gsc_state *state, gsc_error *err)
 {
@@ -62,8 +62,8 @@ static inline gsc_status read_state(const char *preset, char *checkpoint, gsc_po
     return gsc_state_import(preset, "", entries, n, policy, policy, state, NULL, 0, NULL, err);
 }
 
-/* What gradients give: "0" good ones, "1" an overflow, "a0x1p3" good ones of an amax, "n0x1p3" of a
- * norm. */
+/* Returns the report of a step: "0" is good, "1" an overflow, "a0x1p3" good with this amax,
+ * "n0x1p3" good with this norm. */
 static inline gsc_report read_step(const char *step)
 {
     gsc_report report = {.kind = GSC_REPORT_TENSORS, .measured = 7};
@@ -75,7 +75,7 @@ static inline gsc_report read_step(const char *step)
     return report;
 }
 
-/* What is answered of the update by a step: its events, and of a norm what the guard did. */
+/* Prints the answer to a step: the events of its update and, for a norm, what the guard did. */
 static inline void print_update(const char *step, const gsc_state *state)
 {
     printf("/%u", state->events);

@@ -8,7 +8,7 @@ checkpoints.json also the state that was loaded before. Each client is a program
 
     <preset> <setting=value,setting=value,... or -> <step,step,...> [<key=value,key=value,...>]
 
-where the settings, and the keys of the state, are those of the recording, a value is a hex float, a whole number,
+where the settings, and the keys of the state, are as recorded, a value is a hex float, a whole number,
 `null` or a text, and a step is 0 (good), 1 (overflow), a<hex float> (good, with this amax) or n<hex float> (good, with
 this norm). What they mean to the preset the library knows: gsc_policy_import and gsc_state_import. The client answers
 with one line: for each step the scale in force as a hex float and the events of its update, with a norm also the
@@ -66,7 +66,7 @@ def request(preset, trace):
 
 
 def recordings_of(folder):
-    """Those of every peer: {preset, tolerance, traces}."""
+    """Returns the recordings of every peer: {preset, tolerance, traces}."""
     recordings = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json")) if path.name != CHECKPOINTS]
     if (folder / CHECKPOINTS).exists():
         recordings += resumed(json.loads((folder / CHECKPOINTS).read_text())["checkpoints"])
@@ -74,7 +74,7 @@ def recordings_of(folder):
 
 
 def resumed(checkpoints):
-    """What followed the loading of each checkpoint, as a trace that starts with its state."""
+    """Returns the steps after the loading of each checkpoint, as a trace that starts with its state."""
     found = {}
     for each in checkpoints:
         preset, name = each["preset"], each["name"]

@@ -31,7 +31,7 @@ defmodule GradScaler.CheckpointTest do
         do: read_as_torch(checkpoint, GradScaler.new("torch", growth_interval: 100))
   end
 
-  test "without a scaler the rules are those of the framework, else its own with what the checkpoint has" do
+  test "without a scaler the framework's rules apply, else the scaler's own with what the checkpoint has" do
     for {scaler, preset} <- [{nil, "torch"}, {GradScaler.new(), "recommended"}] do
       {read, notes} = Checkpoint.read(@torch, scaler)
       expected = GradScaler.new(preset, growth_interval: 100)
@@ -127,7 +127,7 @@ defmodule GradScaler.CheckpointTest do
     end
   end
 
-  test "a key of a scaler that is too long is refused, that of a weight passed over" do
+  test "a scaler's key that is too long is refused, a weight's is passed over" do
     place = String.duplicate("p", 145)
 
     # The scale still fits, its count does not.

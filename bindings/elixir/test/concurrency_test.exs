@@ -24,7 +24,7 @@ defmodule GradScaler.ConcurrencyTest do
     assert grads == elem(GradScaler.unscale(tree, scaler), 0)
   end
 
-  # What a process traces of a call.
+  # Returns the trace of a call.
   defp traced(flags, call) do
     task = Task.async(fn -> receive(do: (:go -> call.())) end)
     :erlang.trace(task.pid, true, flags)

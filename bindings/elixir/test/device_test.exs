@@ -1,6 +1,6 @@
 defmodule GradScaler.DeviceTest do
-  # What is computed on a device has the bits of the host, and its memory is freed in whatever order. A CPU context is a
-  # device, too; tests of CUDA run where there is a driver, such as the emulated one of tests/cuda.
+  # Results of a device have the bits of the host, and its memory is freed in whatever order. A CPU context is also a
+  # device; tests of CUDA run if there is a driver, such as the emulated one of tests/cuda.
   use ExUnit.Case, async: true
 
   import GradScaler
@@ -104,7 +104,7 @@ defmodule GradScaler.DeviceTest do
         assert_raise ArgumentError, ~r/memory that was freed/, fn -> device_get(tree) end
       end
 
-      test "the steps of a policy are those of the host", %{device: device} do
+      test "a policy steps as on the host", %{device: device} do
         %{policy: policy, state: state} = new("torch")
         report = Report.encode(measure(@good, new("torch"), want: :norm))
         factor = binary_part(state, 0, 32)
@@ -200,7 +200,7 @@ defmodule GradScaler.DeviceTest do
     assert error.message =~ ~r/driver|device/
   end
 
-  test "a scaler without a device leaves trees where they are, and takes that of another" do
+  test "a scaler without a device leaves trees where they are, and can take another's device" do
     scaler = new("torch")
     assert {device_put(@good, scaler), device_get(@good)} == {@good, @good}
     other = on({:cpu, 1})

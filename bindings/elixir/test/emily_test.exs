@@ -5,7 +5,7 @@ defmodule GradScaler.EmilyTest do
   alias GradScaler.MixedPrecision, as: MP
   alias GradScaler.MixedPrecision.LossScaler
 
-  test "the scale moves as that of the preset, which is recorded" do
+  test "the scale moves as in the preset, which is recorded" do
     for interval <- 0..4,
         growth <- [1.0, 2.0, 1.5],
         backoff <- [0.5, 1.0],

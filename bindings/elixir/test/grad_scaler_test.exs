@@ -115,7 +115,7 @@ defmodule GradScalerTest do
       end
     end
 
-    test "a factor is that of an earlier step, or also clips" do
+    test "a factor can be an earlier step's, or can also clip" do
       scaler = GradScaler.new("torch", init_scale: 2.0)
       later = GradScaler.update(scaler, true)
       grads = f32([6.0, 8.0])

@@ -266,7 +266,7 @@ defmodule GradScaler.NxTest do
       end
     end
 
-    test "a scale that becomes infinite or 0 is that of a scaler" do
+    test "a scale becomes infinite or 0 as a scaler's does" do
       for {scaler, overflow, scale} <- [
             {GradScaler.new("keras", init_scale: 2.0 ** 127, growth_interval: 1), 0, :infinity},
             {GradScaler.new("torch", init_scale: 2.0 ** -149), 1, 0.0}

@@ -1,5 +1,5 @@
 defmodule GradScaler.PackageTest do
-  # What a package would hold builds without the repository around it: mix hex.build adds the C sources to it.
+  # The files of a package build without the repository around them: mix hex.build adds the C sources.
   use ExUnit.Case, async: false
   alias GradScaler.MixProject
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The tests in a BEAM whose NIF is built with the address and undefined behaviour sanitizers. Arguments go to mix test.
+# Runs the tests with a NIF built with the address and undefined behaviour sanitizers. Arguments go to mix test.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export MIX_ENV=test MIX_BUILD_PATH=${MIX_BUILD_PATH:-$PWD/_build/sanitize}

@@ -1,4 +1,4 @@
-# What GradScaler.update uses of the library :telemetry, for this process, where that is missing.
+# If the library :telemetry is missing: the functions of it that GradScaler.update uses, for this process.
 unless Code.ensure_loaded?(:telemetry) do
   defmodule :telemetry do
     def attach(_id, event, handler, _config), do: Process.put({__MODULE__, event}, handler)

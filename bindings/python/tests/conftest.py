@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What the tests of all folders share; support.py has their helpers, which they find as this file is here."""
+"""The options of all tests. The helpers are in support.py, which tests find because this file is here."""
 
 
 def pytest_addoption(parser):

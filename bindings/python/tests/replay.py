@@ -11,7 +11,7 @@ import gradscaler
 
 
 def value(text):
-    """What a word stands for: a number, None, or a text."""
+    """Returns the value of a word: a number, None, or a text."""
     if text == "null":
         return None
     if text.isdecimal():
@@ -29,7 +29,7 @@ def mapping(words):
 
 
 def report_of(step):
-    """What gradients give: good ones ("0"), an overflow ("1"), good ones of an amax ("a0x1p3") or a norm ("n0x1p3")."""
+    """Returns a step's report: good ("0"), an overflow ("1"), good with an amax ("a0x1p3") or a norm ("n0x1p3")."""
     report = gradscaler.Report(kind=gradscaler.ReportKind.TENSORS, measured=sum(gradscaler.Want), overflow=step == "1")
     if step.startswith("a"):
         report.amax = float.fromhex(step[1:])
@@ -48,7 +48,7 @@ def scaler_of(line):
 
 
 def item(step, scale, state):
-    """What is answered of a step that began with this scale and left this state."""
+    """Returns the answer to a step that began with this scale and left this state."""
     guard = (state.guard_multiplier, state.guard_mean, state.guard_variance) if step.startswith("n") else ()
     return "/".join([scale.hex(), str(int(state.events)), *(number.hex() for number in guard)])
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What a Scaler writes and reads: its own state, and checkpoints and settings of every framework."""
+"""A Scaler writes and reads its own state, and checkpoints and settings of every framework."""
 
 import argparse
 import collections
@@ -186,7 +186,7 @@ def test_a_scaler_is_made_of_a_policy_of_its_own():
 
 
 class Meta:
-    """As a tensor whose number is nowhere."""
+    """Like a tensor that has a shape and no number."""
 
     shape = ()
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Arrays in CUDA memory, as any DLPack producer has them, on a stand-in for the driver whose devices are host memory.
+"""Arrays in CUDA memory, as any DLPack producer has them, on a stand-in for the driver with host memory as devices.
 
 `ci/test cuda` puts the stand-in where the driver is looked for; elsewhere these tests are skipped.
 """
@@ -51,14 +51,14 @@ class Tensor:
 
 
 class OldTensor(Tensor):
-    """Of a producer that knows the older capsule only."""
+    """An array of a producer that knows only the older capsule."""
 
     def __dlpack__(self, stream=None):
         return super().__dlpack__(stream=stream)
 
 
 class Buffered(Tensor, bytearray):
-    """Of a framework whose type has a buffer, on a device too, as that of JAX."""
+    """An array of a type that has a buffer even on a device, as JAX's has."""
 
 
 # This module is the framework of its tensors: it makes others.
@@ -73,7 +73,7 @@ def new_stream():
 
 
 def framework(name="Framework", **attributes):
-    """A framework of which the tensors also have these attributes."""
+    """Returns a framework; its tensors also have these attributes."""
     return type(name, (Tensor,), attributes)
 
 
@@ -86,7 +86,7 @@ StreamTensor = framework_on(2)
 
 
 def torch_on(monkeypatch, stream):
-    """A torch of which device 1 uses a stream: its tensors, and a stack of its current devices."""
+    """Returns the tensors of a torch that uses a stream on device 1, and a stack of its current devices."""
     at = [0]
 
     class Torch(Tensor):
@@ -447,7 +447,7 @@ def test_a_wait_that_fails_hides_no_other_error_and_lends_its_memory_to_nobody(m
         launched(patch, lambda: fail(MemoryError()))
         with pytest.raises(MemoryError):
             scaler_of().measure([Tensor([1])])
-    assert spare == []  # `space` is lost, and that of the second call
+    assert spare == []  # `space` is lost, also the second call's
 
 
 def test_a_wrong_device_names_the_tensor():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What is refused: the error names the argument, the field, the parameter or the key, and nothing has changed."""
+"""Bad input is refused: the error names the argument, the field, the parameter or the key, and nothing has changed."""
 
 import copy
 import ctypes
@@ -38,7 +38,7 @@ def ones(*shape, dtype=F32, **kwargs):
 
 
 def strange(describe):
-    """An array whose dtype is described by a function."""
+    """Returns an array; a function describes its dtype."""
     dtype = type("Dtype", (), {"__str__": lambda self: describe()})()
     return ones().view(type("Strange", (np.ndarray,), {"dtype": dtype}))
 

@@ -167,7 +167,7 @@ def test_arrays_of_torch_are_refused_as_their_gradients_change(monkeypatch):
 
 
 class Narrow(mmap.mmap):
-    """An array whose type has a buffer and that has none itself."""
+    """An array without a buffer, of a type that has one."""
 
     array, __dlpack_device__ = np.array([8, np.inf], F32), lambda _: (1, 0)
 
@@ -180,7 +180,7 @@ def test_an_array_that_has_no_buffer_is_exported_but_not_written():
     grads["w"].close()
     assert scaler_of().measure(grads).bad == scaler_of().unscale(grads, out=out).bad == {"w": 1}
     assert out["w"][0] == 1
-    # What it exports may not say that it is immutable.
+    # Its DLPack capsule need not say that it is immutable.
     with pytest.raises(Error, match=r"grads\['w'\] is read-only: pass out with arrays that can be written"):
         scaler_of().unscale(grads)
     assert grads["w"].array[0] == 8

@@ -14,7 +14,7 @@ from gradscaler import Event, Guard, NoteKind, Policy, Report, Scaler, Want
 
 
 def fed(scaler, *norms):
-    """What each update returned."""
+    """Returns the result of each update."""
     return [scaler.update(Report.of_number(norm)) for norm in norms]
 
 

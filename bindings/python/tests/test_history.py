@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What a run did, in a file: every step is in it, also after a crash, and the file says what was wrong."""
+"""The file of a run: every step is in it, also after a crash, and the file says what was wrong."""
 
 import json
 import math

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The pictures and printed texts of docs/runs.md are those of the runs that the core computes."""
+"""The pictures and printed texts of docs/runs.md show the runs that the core computes."""
 
 import re
 import runpy

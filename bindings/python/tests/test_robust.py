@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What keeps a long training alive: no leaks, no lock held, no array freed too early, no surprise after fork.
+"""A long training stays alive: no leaks, no lock held, no array freed too early, no surprise after fork.
 
 Each error path is walked as often as the good one.
 """
@@ -103,7 +103,7 @@ def repeat(call, times):
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 def test_a_call_leaks_no_memory_and_no_reference(call):
-    """A leak grows each time; the names of attributes that NumPy makes, of which CPython's cache keeps some, do not.
+    """A leak grows each time; the names of attributes that NumPy makes do not: CPython's cache keeps some.
 
     A buffer that is held is a reference.
     """
@@ -245,7 +245,7 @@ def threads():
 
 
 def threads_become(before, more):
-    """Whether this process soon has so many threads more: the system lists one that has ended a moment longer."""
+    """Returns whether this process soon has so many threads more: the system lists an ended one a moment longer."""
     deadline = time.monotonic() + 10
     while len(threads() - before) != more and time.monotonic() < deadline:
         time.sleep(0.001)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What a training loop does with a Scaler, and what it gets."""
+"""A Scaler in a training loop: its calls and their results."""
 
 import copy
 import json
@@ -412,7 +412,7 @@ OF_A_PRESET = gradscaler.Error("no such preset")
 OF_A_PRESET.status = c.GSC_ERROR_PRESET
 
 
-def test_a_rank_whose_call_failed_lets_nobody_step():
+def test_if_the_call_of_one_rank_fails_no_rank_steps():
     for error, status in (
         (gradscaler.Status.ERROR_MEMORY, c.GSC_ERROR_MEMORY),
         (MemoryError(), c.GSC_ERROR_MEMORY),
@@ -451,7 +451,7 @@ def test_what_is_not_known_of_a_sum_is_asked_of_the_sum():
 
 
 def of_ranks(scalers, *grads):
-    """What each rank receives, as bytes."""
+    """Returns the reports that each rank receives, from bytes."""
     reports = (s.measure(g) if isinstance(g, dict) else Report.failed(g) for s, g in zip(scalers, grads, strict=True))
     stamped = (s.set_rank(report, rank) for rank, (s, report) in enumerate(zip(scalers, reports, strict=True)))
     return [Report.from_bytes(bytes(report)) for report in stamped]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What the tests of the drop-ins share: recordings, and an optimizer whose gradients a test sets."""
+"""Shared by the tests of the drop-ins: recordings, and an optimizer with gradients that a test sets."""
 
 import contextlib
 import json
@@ -48,7 +48,7 @@ def stubs(root, modules):
 
 
 def sgd(values=(1.0, 2.0, 3.0), **options):
-    """An optimizer of one parameter, whose learning rate of 1 makes a step visible."""
+    """Returns an optimizer of one parameter; its learning rate of 1 makes a step visible."""
     parameter = torch.nn.Parameter(torch.tensor(values))
     return torch.optim.SGD([parameter], lr=1.0, **options)
 

@@ -90,7 +90,7 @@ SETTERS = {"set_growth_factor": (2.0, 1.5, 3.0), "set_backoff_factor": (0.5, 0.7
 
 
 def observed(scaler, optimizers, thread):
-    """What both classes show once all that was submitted is done: numbers, gradients, parameters."""
+    """Returns what both classes show once all submitted work is done: numbers, gradients, parameters."""
     there = thread.submit(scaler.get_scale).result()
     numbers = [getattr(scaler, setter.replace("set", "get"))(up_to_date=True) for setter in SETTERS]
     tensors = [tensor for each in optimizers for tensor in (parameter_of(each).detach(), parameter_of(each).grad)]

@@ -431,7 +431,7 @@ def test_every_refusal_says_what_to_do():
         (lambda: setattr(scaler, "state", scaler.state), AttributeError, "use set_scale"),
         (lambda: scaler.replace(growth_factor=0.5), gradscaler.Error, "growth_factor"),
         (lambda: Scaler("nothing"), gradscaler.Error, "no preset"),
-        # What a guard cannot judge.
+        # A guard cannot judge these.
         (lambda: guard.update(False), ValueError, "judges by what a bool does not have: pass a report"),
         (lambda: Scaler("openseq2seq_logmax").update(False), ValueError, "judges by what a bool does not have"),
         (lambda: guard.update(Report.of(True)), ValueError, "guards by the norm, which the report la"),

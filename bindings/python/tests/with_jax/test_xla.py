@@ -419,7 +419,7 @@ def test_a_program_is_compiled_with_the_handler_for_its_platforms_alone(monkeypa
         return jax.jit(function).trace([jnp.ones(3)]).lower(lowering_platforms=(platform,)).as_text()
 
     assert "@gradscaler(" in lowered("cpu", gradscaler.jax.all_finite)
-    if jax.__version_info__ >= (0, 5):  # before, JAX lowers all branches, and XLA drops those of others
+    if jax.__version_info__ >= (0, 5):  # before, JAX lowers all branches, and XLA drops the other platforms'
         assert "@gradscaler(" not in lowered("tpu", gradscaler.jax.all_finite)
     assert "@gradscaler(" in lowered("cpu", lambda grads: scaler.measure(grads, want=Want.UNDERFLOW))
     with pytest.raises(NotImplementedError, match="tpu"):  # only the handler can do this

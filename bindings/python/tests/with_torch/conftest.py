@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What the tests with torch share: scalers with a scale, optimizers with given gradients, and torch's operations."""
+"""Shared by the tests with torch: scalers with a scale, optimizers with given gradients, and torch's operations."""
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode

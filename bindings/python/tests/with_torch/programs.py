@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 VOCABULARY, WIDTH, HEADS, LAYERS, LENGTH, BATCH = 64, 32, 4, 2, 16, 8
-STEPS, BAD = 12, (3, 4, 9)  # steps of a framework's program, and those whose loss is infinite
+STEPS, BAD = 12, (3, 4, 9)  # steps of a framework's program, and the steps with an infinite loss
 
 
 class Gpt(nn.Module):
@@ -40,7 +40,7 @@ class Gpt(nn.Module):
 
 
 def batches(steps, rank=0):
-    """Text of which each token follows from the one before, mostly."""
+    """Yields text; most tokens follow from the token before."""
     draw = torch.Generator().manual_seed(1 + rank)
     for _ in range(steps):
         start = torch.randint(VOCABULARY, (BATCH, 1), generator=draw)
@@ -62,7 +62,7 @@ def train(program, kind):
             super().update(new_scale)
             self.scales = (*self.scales, self.get_scale())
 
-    # Rank 1 has no infinite loss of its own: it must learn of that of rank 0.
+    # Rank 1 has no infinite loss of its own: it must learn of rank 0's.
     model, scaler = Gpt(BAD if rank() == 0 else ()), Recording("cpu", 2.0**20, growth_interval=4)
     program(model, scaler)
     weights = [getattr(p, "full_tensor", p.clone)().detach() for p in model.parameters()]
@@ -97,7 +97,7 @@ def accelerate(model, scaler, begin=lambda accelerator, model: lambda step, loss
     from accelerate import Accelerator
 
     accelerator = Accelerator(cpu=True, mixed_precision="fp16", **options)
-    # Which takes a scaler for GPUs only; on them one sets accelerator.scaler alone, and before prepare, too.
+    # accelerate takes a scaler for GPUs only; on them one sets only accelerator.scaler, also before prepare.
     accelerator.native_amp, accelerator.scaler = True, scaler
     prepared, optimizer = accelerator.prepare(model, adam(model))
     skipped, log = [], begin(accelerator, prepared)

@@ -226,7 +226,7 @@ PARTS = {  # of a step: what is compiled, and the calls
 
 
 def trained(kind, optimizer, what, starts=True):
-    """Parameters and scale after four steps, the third of which overflows."""
+    """Returns parameters and scale after four steps; the third overflows."""
     torch._dynamo.reset()
     model = network()
     optimizer = OPTIMIZERS[optimizer](model.parameters())

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """A scale on a device, on a stand-in for the driver that runs the library's kernels in host memory.
 
-The tensors of this test are torch's on the CPU, of which the scaler believes that they are on device 0. So this is
+The tensors of this test are torch's on the CPU; the scaler takes them for tensors on device 0. So this is
 about our calls, not about torch's own on a device. Where the driver is another, or none, these tests are skipped;
 `ci/test torch` puts the stand-in where the driver is looked for.
 """

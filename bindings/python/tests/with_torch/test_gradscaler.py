@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What gradscaler.torch.GradScaler has beside torch's class, of which test_same_as_torch.py has the rest."""
+"""gradscaler.torch.GradScaler has more than torch's class; what they have in common is in test_same_as_torch.py."""
 
 import contextlib
 import copy
@@ -73,8 +73,8 @@ WHOLE = torch.full((6,), 8.0)
 @pytest.mark.parametrize(
     "first, second, message",
     [
-        (WHOLE[:4], WHOLE[2:], "the gradient of second shares memory with that of first"),
-        (WHOLE, WHOLE.half(), r"^Attempting to unscale FP16 gradients\. That of second .* allow_fp16=True"),
+        (WHOLE[:4], WHOLE[2:], "the gradient of second shares memory with the gradient of first"),
+        (WHOLE, WHOLE.half(), r"^Attempting to unscale FP16 gradients\. The gradient of second .* allow_fp16=True"),
     ],
 )
 def test_gradients_that_cannot_be_unscaled_are_refused_by_name_and_left_alone(first, second, message):
@@ -338,7 +338,7 @@ def test_of_several_optimizers_each_is_known_and_the_bad_one_is_in_the_message()
 
 
 def test_the_reason_of_an_overflow_without_inf_or_nan_has_the_norm():
-    one = scaler(65536.0, policy="fairseq")  # whose norm overflows above the largest float
+    one = scaler(65536.0, policy="fairseq")  # its norm overflows above the largest float
     one.step(sgd([1e25, 1e25]))
     assert one.step_was_skipped and not one.report.bad
     assert one.reason == "skipped: the policy takes the norm, 2.15792e+20, for an overflow; no gradient is Inf or NaN"

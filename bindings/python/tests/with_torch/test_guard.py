@@ -66,7 +66,7 @@ def world(policy, kind=GradScaler, **options):
 
 
 def by_the_library(policy, series):
-    """What gradscaler's own step says of each norm: (multiplier, scale after it)."""
+    """Returns the answer of gradscaler's own step to each norm: (multiplier, scale after it)."""
     scaler, model, said = gradscaler.Scaler(policy), Model(), []
     for norm in series:
         model.give(norm, scaler.loss_scale)

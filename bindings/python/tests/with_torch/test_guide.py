@@ -15,7 +15,7 @@ BLOCKS = re.findall(r"^```(python(?: ranks)?)\n(.*?)^```", (ROOT / "docs/torch.m
 
 
 def world():
-    """What the guide says is the reader's."""
+    """Returns what the guide leaves to the reader."""
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 4))
     loader = [(torch.randn(32, 8), torch.randn(32, 4)) for _ in range(4)]

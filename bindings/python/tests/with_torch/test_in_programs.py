@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What programs do with torch's class from outside: its name, its tensors, its private methods, its modes."""
+"""Programs use torch's class from outside: its name, its tensors, its private methods, its modes."""
 
 import warnings
 from concurrent.futures import ThreadPoolExecutor
@@ -132,7 +132,7 @@ def test_the_warning_of_a_missing_cuda_names_the_line_of_the_caller(monkeypatch)
 
 
 class OwnStep(GradScaler):
-    """As in trainers whose optimizers take closures: the step is made in the class of the program."""
+    """As in trainers with optimizers that take closures: the program's own class makes the step."""
 
     def step(self, optimizer):
         self.unscale_(optimizer)
@@ -192,8 +192,8 @@ def test_after_an_error_gradients_that_were_divided_are_neither_divided_again_no
 
 # ---- uses that give the same with both classes ----
 
-# A use takes a kind of scaler and returns values. It says itself what must be true of them, so that torch's class is
-# held to that, too.
+# A use takes a kind of scaler and returns values. It says itself what must be true of them, so that torch's class must
+# also pass.
 
 
 def network():

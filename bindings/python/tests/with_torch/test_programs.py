@@ -27,7 +27,7 @@ def test_loops_and_frameworks(program):
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory):
-    """What each program returned on each of two ranks."""
+    """Returns the result of each program on each of two ranks."""
     with mp.Manager() as manager:
         results = manager.dict()
         mp.spawn(programs.ranks_worker, (tmp_path_factory.mktemp("ranks"), KINDS, results), nprocs=2)

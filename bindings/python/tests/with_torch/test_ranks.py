@@ -97,7 +97,7 @@ def a_rank_without_gradients_does_not_keep_the_others_waiting(mesh):
 
 
 def a_rank_with_another_scale_or_other_rules_is_refused_by_all_of_them(mesh):
-    """Over meshes, whose groups meet one after another, and over a group."""
+    """Over meshes, where groups meet one after another, and over a group."""
     for different in {"init_scale": 8.0}, {"growth_interval": 7}:
         for kind in {}, {"process_group": dist.group.WORLD, "sharded": True}, {"process_group": dist.group.WORLD}:
             one = scaler(**(different if is_last() else {}), **kind)

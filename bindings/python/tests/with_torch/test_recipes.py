@@ -21,7 +21,7 @@ HERE = [name for name in RECIPES if name not in OF_PROCESSES + OURS_ALONE]
 
 
 def recipe(name, monkeypatch):
-    monkeypatch.syspath_prepend(EXAMPLES)  # processes that the recipe starts have it, too
+    monkeypatch.syspath_prepend(EXAMPLES)  # also for processes that the recipe starts
     return importlib.import_module(name)
 
 

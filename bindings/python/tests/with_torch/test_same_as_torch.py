@@ -30,7 +30,7 @@ torch.set_warn_always(True)  # else a warning is only in the world that comes fi
 
 
 class Passes(torch.optim.Optimizer):
-    """An optimizer whose step tells what it was given, and raises where asked to."""
+    """An optimizer with a step that tells what it was given, and raises if asked to."""
 
     def __init__(self, params):
         super().__init__(params, {})
@@ -107,7 +107,7 @@ class World:
         self.failed = set()  # fused ones, in which torch has left the scale
 
     def do(self, call):
-        """What a call gave: ("returned", value) or ("raised", type, message)."""
+        """Returns the outcome of a call: ("returned", value) or ("raised", type, message)."""
         name, *args = call
         method = getattr(self, name)
         try:
@@ -147,7 +147,7 @@ class World:
         self.scaler = cls(*args, **kwargs)
 
     def gradients(self, i, kind, seed):
-        """Gradients as a backward pass leaves them; float16 ones are those of float16 parameters."""
+        """Sets gradients as a backward pass leaves them; float16 parameters have float16 gradients."""
         draw, ps = torch.Generator().manual_seed(seed), parameters(self.optimizers[i])
         for p in ps:
             g = torch.normal(0.0, 4096.0, p.shape, generator=draw)
@@ -181,7 +181,7 @@ class World:
             ps[0].grad = g if kind == "sparse twice" else g.coalesce()
 
     def backward(self, i, x):
-        """Of a loss of the first parameters, scaled."""
+        """Runs the backward pass of a scaled loss of the first parameters."""
         ps = [p for p in parameters(self.optimizers[i]) if p.dtype is torch.float32]
         self.scaler.scale(sum((p * p).sum() * x for p in ps)).backward()
 
@@ -432,7 +432,7 @@ def same(theirs, ours):
 
 
 def overflow_by_unscaling(call, worlds):
-    """Whether a gradient is finite, as torch found, but not after unscaling."""
+    """Returns whether a gradient is finite, as torch found, but not after unscaling."""
     scale, grads = worlds[1].scaler.get_scale(), gradients(worlds[1].optimizers[call[1]])
     return scale < 1 and any(
         (g.abs() / scale > torch.finfo(g.dtype).max).any() for g in grads if g is not None and not g.is_sparse
@@ -440,7 +440,7 @@ def overflow_by_unscaling(call, worlds):
 
 
 def shares_a_gradient(call, worlds):
-    """Whether two parameters of the optimizer have one gradient."""
+    """Returns whether two parameters of the optimizer have one gradient."""
     known = [id(g) for g in gradients(worlds[1].optimizers[call[1]]) if g is not None]
     return len(set(known)) < len(known)
 
@@ -454,7 +454,7 @@ def numbers_of(call):
 
 
 def deviations(call, theirs, ours, worlds):
-    """What ours does otherwise, by the titles in the module's documentation, which says why: whether a call is one."""
+    """Returns whether a call is a case of each title in the module's documentation, which says why ours differs."""
     name, checks = call[0], call[0] in ("unscale_", "step", "check")
     answers, refuses = (theirs[0], ours[0]) == ("raised", "returned"), ours[1] in ("ValueError", "Error")
     return {
@@ -533,7 +533,7 @@ class AllowsFloat16(THEIRS):
 
 
 def unscaled(scaler, values):
-    """What unscale_ makes of these gradients, with one NaN for all, and whether it found an overflow."""
+    """Returns what unscale_ makes of these gradients, with one NaN for all, and whether it found an overflow."""
     optimizer = sgd(values.clone())
     begun(scaler).unscale_(optimizer)
     (found,), (made,) = scaler._found_inf_per_device(optimizer).values(), gradients(optimizer)

@@ -60,13 +60,13 @@ def test_transformers():
     received = []
 
     class Reporter(transformers.TrainerCallback):
-        """As those of report_to, it is there before a callback can be added."""
+        """Like the callbacks of report_to, it is there before a callback can be added."""
 
         def on_log(self, args, state, control, logs=None, **_):
             received.append(dict(logs))
 
     scaler, model = made()
-    model.bad = (0, 7)  # an evaluation after each second step is a call, too
+    model.bad = (0, 7)  # an evaluation after each second step is also a call
     trainer = programs.transformers_trainer(
         model, scaler, trainers.add_to_transformers, [Reporter()], STEPS,
         logging_strategy="steps", logging_steps=EVERY, eval_strategy="steps", eval_steps=EVERY,

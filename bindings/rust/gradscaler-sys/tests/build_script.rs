@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-//! What the build script does with its environment: it is compiled and run here as cargo would.
+//! The build script and its environment: it is compiled and run here as cargo would.
 #![allow(missing_docs, clippy::unwrap_used)]
 #![cfg(target_os = "linux")]
 

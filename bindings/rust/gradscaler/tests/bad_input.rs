@@ -75,7 +75,7 @@ fn lists_that_do_not_go_together_are_refused_and_nothing_is_written() {
 fn a_scaler_that_refuses_stays_as_it_was() {
     let mut scaler = Scaler::preset("openseq2seq_logmax").unwrap();
     let before = scaler.clone();
-    // The methods of the scaler measure what its policy judges by, those of a factor do not.
+    // The scaler's methods measure what its policy judges by, a factor's methods do not.
     assert!(scaler.measure(&[], None).unwrap().amax().is_some());
     let late = scaler.factor().measure(&[], None).unwrap();
     let of = |change: fn(&mut Counts)| {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-//! Lists in the memory of a device: the results are those of the host, bit for bit. On this computer
+//! Lists in the memory of a device: the results equal the host's, bit for bit. On this computer
 //! as a device, and with CUDA where there is a driver, or GRADSCALER_TEST_CUDA asks for one.
 #![allow(missing_docs, clippy::unwrap_used)]
 
@@ -27,7 +27,7 @@ fn devices() -> Vec<Device> {
     devices
 }
 
-/// Gradients of loss * 65536: those of step 1 have an Inf in the second tensor.
+/// Gradients of loss * 65536: in step 1 they have an Inf in the second tensor.
 fn gradients(step: usize) -> (Vec<F16>, Vec<f32>) {
     let halves = (0..3000).map(|i| F16(0x3c00 + (i % 97) as u16)).collect();
     let mut singles: Vec<f32> = (0..500).map(|i| i as f32 * 13.0 - 1000.0).collect();

@@ -134,7 +134,7 @@ fn a_report_has_what_was_asked_for() -> Result<()> {
     histogram += histogram;
     assert_eq!((histogram.bins()[12], histogram.elements()), (4, 8));
 
-    // The counts are those of every call, the measurements only of one that asks.
+    // Every call counts; only a call that asks measures.
     let report = Factor::ONE.measure(&list, None)?;
     let shown = "Report { overflow: true, elements: 4, first_overflow: (1, 1), nan_count: 1, inf_count: 1 }";
     assert_eq!(format!("{report:?}"), shown);

@@ -181,9 +181,9 @@ class Call:
     def _refuse_fp16(self) -> None:
         index = next(i for i, grad in enumerate(gradients(self.optimizer)) if grad.dtype == torch.float16)
         raise ValueError(
-            f"Attempting to unscale FP16 gradients. That of {self.names.of(owners(self.optimizer))[index]} is in "
-            "float16: keep the parameters in float32 and run the model under torch.autocast, or pass allow_fp16=True "
-            "to GradScaler, though in place most of what scaling saved is lost again."
+            f"Attempting to unscale FP16 gradients. The gradient of {self.names.of(owners(self.optimizer))[index]} is "
+            "in float16: keep the parameters in float32 and run the model under torch.autocast, or pass "
+            "allow_fp16=True to GradScaler, though in place most of what scaling saved is lost again."
         )
 
     def _agreed(self, grads: list[torch.Tensor], meshes: list, ranks: Any, sharded: bool) -> Check:
@@ -230,7 +230,7 @@ def _explain(error: c.Error, optimizer: torch.optim.Optimizer, known: Names, ind
     names, why = known.of(owners(optimizer)), error.why
     if error.other >= 0:
         other = at(names, indices[error.other])
-        why = f"shares memory with that of {other}: it would be unscaled twice; give each its own"
+        why = f"shares memory with the gradient of {other}: it would be unscaled twice; give each its own"
     error.args = (f"the gradient of {at(names, indices[error.index])} {why}",)
 
 

@@ -705,7 +705,7 @@ class GradScaler(Base):
             warnings.warn(f"{why}: {', '.join(changed)}", stacklevel=3)
         elif is_fixed(policy) and not is_fixed(self._policy):
             why = "by the rules of the checkpoint the loss scale never moves"
-            warnings.warn(f"{why}, and they replace those of GradScaler", stacklevel=3)
+            warnings.warn(f"{why}, and they replace GradScaler's", stacklevel=3)
 
     def __getstate__(self) -> dict[str, Any]:
         state = super().__getstate__()

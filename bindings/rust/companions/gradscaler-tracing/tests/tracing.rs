@@ -40,7 +40,7 @@ impl Subscriber for Log {
     fn exit(&self, _: &span::Id) {}
 }
 
-/// What `run` logs up to a level.
+/// Returns what `run` logs up to a level.
 fn logged(level: Level, run: impl FnOnce()) -> Vec<Logged> {
     let events = Arc::default();
     subscriber::with_default(Log(level, Arc::clone(&events)), run);

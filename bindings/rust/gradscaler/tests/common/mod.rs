@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-//! What the tests of errors share.
+//! Shared by the tests of errors.
 
 use std::fmt::Debug;
 
@@ -14,7 +14,7 @@ pub fn refused<T: Debug>(result: Result<T>, status: Status, place: &str) {
     assert!(words.len() > 10, "{text}");
     let subject = text.strip_suffix(words).unwrap();
     assert!(subject.is_empty() || subject.starts_with(&format!("{place} ")));
-    // The words are those of this crate, not of C.
+    // The words are this crate's, not C's.
     let of_c = ["gsc_", "GSC_", "NULL"];
     assert!(!of_c.iter().any(|word| text.contains(word)), "{text}");
 }
