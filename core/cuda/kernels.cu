@@ -62,7 +62,7 @@ static __inline__ __device__ uint32_t __shfl_down_sync(uint32_t lanes, uint32_t 
 #define KERNEL(name)                                                                               \
     extern "C" __global__ void LAUNCH_BOUNDS gsc_cuda_##name(const gsc_cuda_##name##_parameter p)
 
-/* Reductions whose result nobody waits for, of one address space: faster than generic ones. */
+/* Reductions without a result, in one address space: faster than generic ones. */
 #define RED(space, name, suffix, type, constraint)                                                 \
     DEVICE void space##_##name(type *to, type x)                                                   \
     {                                                                                              \

@@ -2,7 +2,7 @@
 /*
  * Generated from kernels.cu by ptx.py. Do not edit.
  * compiler: Debian clang version 14.0.6
- * sources: 67bd4b1db711b2c004fe0202cc73130f127397c6506c8c862195ebb52cc62e9c
+ * sources: b4589b1dd06df600e2c09ae35652da52f899bdb6a16c22f232dffa6aacdfc677
  */
 #include "launch.h"
 

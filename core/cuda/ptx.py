@@ -63,7 +63,7 @@ def trimmed(declaration, names):
 
 
 def used(code):
-    """Of the header the macros and types that the code names, and those that these name: what else is new there
+    """Returns the header's macros and types that the code names, and what these name: anything else that is new there
     changes no kernel."""
     patterns = (
         r"^#define (\w+)(?:[^\n]*\\\n)*[^\n]*$",
@@ -81,7 +81,7 @@ def used(code):
 
 
 def sources_hash():
-    """Of the code alone: a comment or a line break changes nothing."""
+    """Returns the hash of the code alone: a comment or a line break changes nothing."""
     code = "".join(bare(path.read_text()) for path in SOURCES)
     return hashlib.sha256("".join((code + used(code)).split()).encode()).hexdigest()
 

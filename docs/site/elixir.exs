@@ -14,7 +14,7 @@ defmodule Pages do
          beam}
       end
 
-    # What a link may name: modules, and functions by each of their arities.
+    # A link can name modules, and functions by each of their arities.
     functions =
       for {module, _, items, _} <- modules,
           {{:function, name, arity}, _, _, _, metadata} <- items,

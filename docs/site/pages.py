@@ -479,7 +479,7 @@ class Python:
 
 
 def comment(cls, member):
-    """What stands behind a constant in its line."""
+    """Returns the comment behind a constant in its line."""
     line = cls.filepath.read_text().splitlines()[member.lineno - 1]
     return line.partition("  # ")[2]
 

@@ -52,8 +52,8 @@ Call call_of(Operation operation, double scale, std::vector<Entry> entries)
     return c;
 }
 
-/* 4 MiB, which threads share, in more chunks than one batch has: small tensors beside a large one.
- */
+/* 4 MiB, which threads share, in two batches of 512 chunks and two chunks: small tensors beside a
+ * large one. The last one has the largest value. */
 Call long_call(Operation operation)
 {
     Random random = {1};
@@ -64,8 +64,10 @@ Call long_call(Operation operation)
         return values;
     };
     std::vector<Entry> entries = {entry(f32, f32, numbers(1u << 20))};
-    for (uint64_t i = 0; i < 1000; i++)
+    uint64_t chunks = (1u << 20) / GSC_CHUNK + 1;
+    for (uint64_t i = 0; chunks<2 * 512 + 2; chunks += i++ % 7> 0)
         entries.push_back(entry(dtypes[i % std::size(dtypes)], f64, numbers(i % 7)));
+    entries.push_back(entry(f32, f64, {5000}));
     return call_of(operation, 0.75, entries);
 }
 
@@ -388,6 +390,14 @@ TEST_CASE("gsc_info names the rung that GSC_CPU asks for, or says why not", "[in
     // The first CPUs with AVX-512 have no VBMI, and their owners are to know.
     CHECK((note.find("without AVX-512 F, BW, DQ, VL and VBMI (scalar") != std::string::npos) ==
           (asked == "avx512" && !can));
+    const auto has = [&](const char *rung) {
+        return std::count(available.begin(), available.end(), rung) == 1;
+    };
+    const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    CHECK(has("avx2") == avx2);
+    CHECK(has("avx512") ==
+          (avx2 && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vbmi")));
 #endif
     CHECK(info.version == gsc_version());
 }

@@ -196,7 +196,7 @@ class Meta:
 
 NO_COUNTS = {
     "an array of 2 elements": np.ones(2, F32),
-    "an array whose number cannot be read": Meta(),
+    "an array that does not give its number": Meta(),
     "a list": [1],
     "a dict": {"a": 1},
     "a complex": 1j,

@@ -112,7 +112,7 @@ def _description(value: Any) -> str:
             return (
                 f"{_with_article(kind)} of {count} elements"
                 if count != 1
-                else f"{_with_article(kind)} whose number cannot be read"
+                else f"{_with_article(kind)} that does not give its number"
             )
     return _with_article(type(value).__name__)
 

@@ -73,7 +73,7 @@ macro_rules! constants {
     };
 }
 
-/// Makes the type of constants of which one is chosen.
+/// Makes the type of constants if a value is one of them.
 macro_rules! choice {
     ($(#[$doc:meta])* $name:ident: $($rest:tt)*) => {
         constants! { $(#[$doc])* $name: $($rest)* }

@@ -9,7 +9,7 @@ use crate::checkpoint::{value, Entries};
 use crate::error::{check, text, Result};
 use crate::{sys, Note, Report, Scaler, Value};
 
-/// What is wrong with a run and what to do, the most important first; empty if nothing is wrong. It is
+/// The faults of a run and how to mend them, the most important first; empty if nothing is wrong. It is
 /// displayed as one sentence a line.
 #[derive(Clone, Debug, PartialEq)]
 #[must_use]
