@@ -99,4 +99,6 @@ TEST_CASE("fma.h rounds once, as the machine's own fma does", "[convert]")
             wrong = hex(bits_of(x)) + " * " + hex(bits_of(y)) + " + " + hex(bits_of(z));
     }
     CHECK(wrong == "");
+    /* Just below the middle of two floats. */
+    CHECK(gsc_fmaf(337, 6372355 * 0x1p-55f, 1 + 0x1p-23f) == 1 + 0x1p-23f);
 }

@@ -282,6 +282,11 @@ TEST_CASE("a checkpoint of each framework is read, and written unchanged", "[for
         CHECK(r.policy.growth_interval == sample.interval);
         CHECK_FALSE(r.notes.find(GSC_NOTE_IGNORED));
         CHECK_FALSE(r.notes.find(GSC_NOTE_CHANGED));
+        Entries turned(sample.entries); // each entry is the first one once
+        for (size_t i = 0; i < turned.size(); i++) {
+            std::rotate(turned.begin(), turned.begin() + 1, turned.end());
+            CHECK(same(import(sample.format, turned, p).state, r.state));
+        }
         const Written w = write(sample.format, r.policy, r.state);
         const Read again = import(sample.format, w.entries, p);
         REQUIRE(again.status == GSC_OK);
@@ -462,6 +467,14 @@ TEST_CASE("entries that are no checkpoint are refused with what is there instead
                   "entries have no \"loss_scale\" below \"model\", the scale of the format apex" +
                       there);
     check_refused(import(any, several, {}, "model"), unknown + there);
+    /* Three prefixes are named, and none above 53 characters. */
+    std::string many;
+    for (const std::string &prefix : {std::string("a"), std::string(54, 'x'), std::string(53, 'b'),
+                                      std::string("c"), std::string("d")})
+        many += prefix + ".loss_scale 8 " + prefix + ".unskipped 3 ";
+    check_refused(import("apex", many, {}, "e"),
+                  "prefix is \"e\": no key begins with it; there is \"a\", \"" +
+                      std::string(53, 'b') + "\", \"c\"");
     for (const char *prefix : {(const char *)nullptr, ""})
         check_refused(import(any, torch, {}, prefix),
                       unknown + ": they look like keys of torch, without \"scale\"");

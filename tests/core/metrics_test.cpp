@@ -58,6 +58,8 @@ struct Run {
         for (uint64_t i = 0; i < count; i++) {
             const gsc_entry &e = entries[i];
             words << (i ? " " : "") << e.key << " ";
+            if (e.kind == GSC_ENTRY_BOOLEAN || e.kind == GSC_ENTRY_INTEGER)
+                CHECK(e.value == static_cast<double>(e.integer));
             if (e.kind == GSC_ENTRY_NULL)
                 words << "null";
             else if (e.kind == GSC_ENTRY_BOOLEAN)
