@@ -1643,7 +1643,7 @@ static void note_format(const struct search *s, const char *prefix, gsc_notes *n
             listed |= f == s->format[i];
         if (listed && end < 72)
             (void)snprintf(others + end, sizeof others - end, "%s%s",
-                           end ? ", " : "; the same keys have ", f->name);
+                           end ? ", " : "; same keys: ", f->name);
     }
     gsc_note_add(notes, GSC_NOTE_FORMAT, -1, best->name, NAN, "read as %s%s%.64s%s%s", best->name,
                  *prefix ? " from \"" : "", prefix, *prefix ? "\"" : "", others);

@@ -59,7 +59,7 @@ static const struct preset {
     {"none", "A scale of 1 that never moves; gradients are still checked and reported.", {0}},
     {"guard",
      "For bf16, which needs no scaling: as none, with a stop event after ten overflows in a row. A "
-     "norm above ten times the running mean is skipped, unless it is the tenth in a row.",
+     "norm above ten times the running mean is skipped; from the tenth in a row on it passes.",
      {.max_failed_backoffs = 10,
       .guard_ratio = 10,
       .guard_decay = 0.99,
@@ -139,7 +139,7 @@ static const struct preset {
      {FAIRSEQ, .quirks = GSC_QUIRK_TOLERANCE_EXCLUSIVE}},
     {"fairscale",
      "fairscale 0.4 DynamicLossScaler: fairseq's, but a skipped step counts once more as good. "
-     "There the norm of the scaled gradients decides, here the norm of the unscaled ones.",
+     "It judges the norm of the scaled gradients, this preset the norm of the unscaled ones.",
      {FAIRSEQ, .quirks = GSC_QUIRK_TOLERANCE_EXCLUSIVE | GSC_QUIRK_OVERFLOW_IS_GOOD}},
     {"cerebras",
      "Cerebras 2.10 amp.GradScaler for fp16: counts all steps, kept within 2^-14 and 2^15.",
@@ -178,7 +178,7 @@ static const struct preset {
       .guard_flags = GSC_GUARD_INCLUSIVE | GSC_GUARD_BIAS_CORRECTED,
       .quirks = GSC_QUIRK_ALLOW_LOCKOUT}},
     {"zclip",
-     "ZClip 1.0: a norm above mean + 2.5 sigmas is clipped the more the larger it is; add "
+     "ZClip 1.0: a norm above mean + 2.5 sigmas is clipped more if it is larger; add "
      "CLIP_TO_MEAN in place of CLIP_PROGRESSIVE for its clip_option mean.",
      {ZCLIP(GSC_GUARD_CLIP_PROGRESSIVE), .quirks = GSC_QUIRK_ALLOW_LOCKOUT}},
     {"zclip_percentile",
@@ -196,7 +196,7 @@ static const struct preset {
     {"olmo_like",
      "Nearly the decisions of OLMo-core 3.0's SkipStepOptimizer, which has a window of 128 norms: "
      "a "
-     "norm above mean + 6 sigmas is skipped, and enters both.",
+     "norm above mean + 6 sigmas is skipped, but enters both.",
      {.guard_sigmas = 6, .guard_decay = 127.0 / 129, .guard_warmup = 63}},
     {"openseq2seq_logmax",
      "OpenSeq2Seq LogMaxScaler: predicts the scale from running means of log2(amax).",

@@ -309,6 +309,8 @@ TEST_CASE("a struct is made ready to be filled in, or its size is refused", "[er
     std::memset(&made, 0x5a, sizeof made);
     REQUIRE(gsc_struct_init(&made, sizeof made, nullptr) == GSC_OK);
     CHECK(same(made, expected));
+    std::vector<uint64_t> longest(4096 / 8);
+    CHECK(gsc_struct_init(longest.data(), 4096, nullptr) == GSC_OK);
     for (uint32_t size : {0u, 4u, 20u, 4104u}) {
         gsc_error err = {};
         std::memset(&made, 0x5a, sizeof made);
@@ -409,17 +411,21 @@ TEST_CASE("a policy's field out of range is named, the ends of its range are tak
 
 TEST_CASE("fields of a policy that do not go together", "[errors]")
 {
+    const double largest = std::numeric_limits<double>::max();
     const struct {
         Spoil spoil;
         const char *place, *hint;
+        Number number = {};
     } rows[] = {
-        {SET(policy.min_scale = 2 * (w.policy.max_scale = 1)), "policy.min_scale",
-         "at most max_scale"},
-        {SET(policy.init_scale = 1e39), "policy.init_scale", "arithmetic"},
-        {SET(policy.max_scale = 1e39), "policy.max_scale", "must be"},
-        {SET(policy.min_scale = 1e-60), "policy.min_scale", "must be"},
-        {SET(policy.growth_factor = 1e39), "policy.growth_factor", "must be"},
-        {SET(policy.backoff_factor = 1e-60), "policy.backoff_factor", "must be"},
+        {SET(policy.min_scale = 2 * (w.policy.max_scale = 1)),
+         "policy.min_scale",
+         "at most max_scale",
+         {2, 0, 1}},
+        {SET(policy.init_scale = 1e39), "policy.init_scale", "arithmetic", {1e39, 0, largest}},
+        {SET(policy.max_scale = 1e39), "policy.max_scale", "must be", {1e39, 0, largest}},
+        {SET(policy.min_scale = 1e-60), "policy.min_scale", "must be", {1e-60, 0, HUGE_VAL}},
+        {SET(policy.growth_factor = 1e39), "policy.growth_factor", "must be", {1e39, 1, largest}},
+        {SET(policy.backoff_factor = 1e-60), "policy.backoff_factor", "must be", {1e-60, 0, 1}},
         {SET(policy.target_amax = w.policy.max_scale = 64), "policy.ceiling_rule", "must be"},
         {SET(policy.target_amax = w.policy.min_scale = 2), "policy.floor_rule", "must be"},
         {SET(policy.log2_decay = 1 - 0x1p-26), "policy.log2_decay", "must be"},
@@ -433,7 +439,7 @@ TEST_CASE("fields of a policy that do not go together", "[errors]")
                           w.policy.arithmetic = GSC_ARITHMETIC_F32;
                           row.spoil(w);
                       },
-                      {GSC_ERROR_POLICY, row.place, row.hint});
+                      {GSC_ERROR_POLICY, row.place, row.hint, row.number});
     const gsc_policy large = zeros.init_scale(1e39).arithmetic(GSC_ARITHMETIC_F64_TO_F32);
     CHECK(gsc_policy_check(&large, nullptr) == GSC_ERROR_POLICY);
     check_refused("gsc_measure", SET(options.policy = &w.policy, w.policy.struct_size = 42),

@@ -324,7 +324,7 @@ TEST_CASE("a format is recognised by its keys, and several that fit are named", 
         CHECK(given.first_note().find(sample.format) != std::string::npos);
     }
     CHECK(import(any, samples[0].entries).first_note() ==
-          "read as torch; the same keys have roundpipe");
+          "read as torch; same keys: roundpipe");
     /* The attributes of flax's DynamicScale are flax's, with its settings; without the count they
      * are torch's. */
     const std::string both = "growth_factor 4 backoff_factor 0.25 growth_interval 7 scale 2048 ";
@@ -420,7 +420,7 @@ TEST_CASE("of several scalers, of one format or of two, one is read at a time", 
     /* A number of the log is none. */
     CHECK(
         import(any, write("torch", p, {}, "scaler").entries + "log.loss_scale 128").first_note() ==
-        "read as torch from \"scaler\"; the same keys have roundpipe");
+        "read as torch from \"scaler\"; same keys: roundpipe");
 }
 
 TEST_CASE("a single deep key is a scaler only with its prefix", "[formats]")

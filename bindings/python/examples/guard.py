@@ -39,11 +39,11 @@ WEIGHT_FROM, WEIGHT = 380, 4
 RULES = {
     "clean data, no guard": Policy("none"),
     "no guard": Policy("none"),
-    "threshold of 3": Policy("none", guard_norm=3),
+    "a norm above 3": Policy("none", guard_norm=3),
     "10 times the mean: `guard`": Policy("guard"),
     "6 sigmas: `olmo_like`": Policy("olmo_like"),
     "clipped: `zclip`": Policy("zclip"),
-    "2 times the mean, shut out: `axlearn`": Policy("axlearn", guard_ratio=2),
+    "`axlearn` at 2 times the mean, outliers kept out": Policy("axlearn", guard_ratio=2),
 }
 POISON = "#b0508a"
 CURVES = (  # the colour, the style and the width of the line, the label and where it begins
@@ -72,7 +72,7 @@ class Run:
             "skipped": len(skipped),
             "clipped": len(clipped),
             "poisoned let through": sum(self.multipliers[step] == 1 for step in POISONED),
-            "clean stopped or clipped": len({*skipped, *clipped} - {*POISONED}),
+            "clean skipped or clipped": len({*skipped, *clipped} - {*POISONED}),
         }
 
 
@@ -198,9 +198,9 @@ def broken_promises(results):
         if any(run["poisoned let through"] for run in runs):
             yield f"{name}: a poisoned batch is let through"
     for name, runs in (("threshold", threshold), ("guard", guard)):
-        if max(run["clean stopped or clipped"] for run in runs) > 20:
+        if max(run["clean skipped or clipped"] for run in runs) > 20:
             yield f"{name}: more than 20 clean batches are skipped"
-    if min(run["clean stopped or clipped"] for run in shut) < 100:
+    if min(run["clean skipped or clipped"] for run in shut) < 100:
         yield "axlearn: fewer than 100 clean batches are locked out"
 
 
