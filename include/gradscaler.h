@@ -32,15 +32,16 @@
  * - Any thread can call any function at any time, as long as no two calls write the same memory and
  *   no call reads memory that another call writes.
  * - No function prints. No function changes the rounding mode or other settings of the
- *   floating-point unit, but calls can raise its status flags. Only functions that create a
- *   context, memory or threads allocate. Calls on tensors need up to 120 KiB of stack.
+ *   floating-point unit, but calls can raise its status flags. Only functions that create a context
+ *   or memory, and gsc_cuda_start, allocate; after a fork, a context also makes its threads anew.
+ *   Calls on tensors need up to 120 KiB of stack.
  * - Set `flags` and reserved words to 0 in structs that you make: other values are refused. Copy
  *   and send whole structs, because a later version can keep data in reserved words.
  * - Later versions can add statuses, bits of events, kinds, dtypes, presets and formats. Treat
  *   every status except GSC_OK as a failure, and ignore an unknown bit that the library wrote.
- *   Within a major version, a preset keeps its rules, and a format keeps what it reads.
+ *   Within a major version, a preset keeps its rules, and a format still reads all that it read.
  * - `exec` says where the memory is and what runs the call. NULL: host memory and the calling
- *   thread.
+ *   thread. A function without `exec` takes host memory.
  */
 #ifndef GRADSCALER_H
 #define GRADSCALER_H
@@ -127,14 +128,17 @@ typedef struct gsc_error {
     double high;             /* upper limit of the number, as `low` */
     uint32_t subject_length; /* bytes of `message` that name the argument; the rest says what is
                                 wrong */
-    char message[188];       /* such as "policy.min_scale is -1: it must be 0 or above" */
+    char message[188];       /* such as "policy.backoff_factor is 2: it must be from 0 to 1" */
     uint64_t reserved[2];    /* 0 */
 } gsc_error;
 
 /* Returns the meaning of a status in a few words. Never NULL, never freed. */
 GSC_API const char *gsc_status_string(gsc_status status);
 
-/* Returns the version of the library that runs; GSC_VERSION is the version of this header. */
+/*
+ * Returns the version of the library that runs, as major << 16 | minor << 8 | patch; GSC_VERSION is
+ * the version of this header.
+ */
 GSC_API uint32_t gsc_version(void);
 
 /*
@@ -146,7 +150,10 @@ GSC_API const char *gsc_version_string(void);
 typedef uint32_t gsc_feature;
 #define GSC_FEATURE_CUDA 1u /* contexts on CUDA devices, see gradscaler_cuda.h */
 
-/* Returns 1 if the library that runs has the feature, else 0. */
+/*
+ * Returns 1 if the library that runs was built with the feature, else 0. gsc_cuda_start checks for
+ * a device.
+ */
 GSC_API int32_t gsc_has(gsc_feature feature);
 
 /*
@@ -183,8 +190,8 @@ GSC_API gsc_status gsc_struct_init(void *out, uint32_t struct_size, gsc_error *e
  * A guard can skip every step forever. If outliers are kept out of the mean, this happens after a
  * lasting change of level. If a threshold is close to a constant norm, rounding can also cause it.
  * gsc_policy_check refuses both, unless guard_max_in_a_row or the quirk ALLOW_LOCKOUT is set. A
- * guard_norm alone needs no guard_max_in_a_row: you watch such a limit yourself. A policy that
- * guards needs the norm. It treats a norm that is not finite, or above 2^500, as an overflow.
+ * guard_norm alone needs no guard_max_in_a_row. A policy that guards needs the norm. It treats a
+ * norm that is not finite, or above 2^500, as an overflow.
  */
 
 /*
@@ -203,7 +210,8 @@ typedef uint32_t gsc_growth;
 /* ceiling_rule, floor_rule: what happens to a change that would reach or pass the limit. */
 typedef uint32_t gsc_limit_rule;
 #define GSC_LIMIT_CLAMP             0u /* the scale becomes the limit */
-#define GSC_LIMIT_ENFORCE           1u /* as CLAMP, and every update enforces the limit */
+#define GSC_LIMIT_ENFORCE           1u /* as CLAMP, and every update moves a scale past the limit
+                                          to the limit */
 #define GSC_LIMIT_REJECT            2u /* the change is dropped */
 #define GSC_LIMIT_STOP              3u /* the change is dropped, with GSC_EVENT_STOPPED */
 #define GSC_LIMIT_CLAMP_UNLESS_PAST 4u /* as CLAMP, but a scale that is already past the limit
@@ -280,9 +288,11 @@ typedef struct gsc_policy {
                                           raised */
     gsc_overflow_test overflow_test;   /* GSC_TEST_* */
     uint32_t hysteresis;               /* number of overflows that make a backoff; the overflows
-                                          before the last are absorbed; overflow_reset restarts
-                                          the count; 0 is 1 */
-    gsc_overflow_reset overflow_reset; /* GSC_RESET_* bits: events that set that count to 0 */
+                                          before the last are absorbed; overflow_reset says what
+                                          restarts the count; 0 is 1 */
+    gsc_overflow_reset overflow_reset; /* GSC_RESET_* bits: events that set that count to 0; 0:
+                                          none, so after the first backoff every overflow backs
+                                          off */
     uint32_t apply_delay;              /* 1: a new scale is in force one update later */
     double overflow_tolerance;         /* an overflow is absorbed if overflows_since_reset is at
                                           most this share of steps_since_change; below 1, or 1
@@ -291,14 +301,16 @@ typedef struct gsc_policy {
                                           that could not lower the scale; 0: never */
     gsc_quirk quirks;                  /* GSC_QUIRK_* bits; 0 in any new policy */
     uint32_t reserved;                 /* 0 */
-    double target_amax;                /* not 0: the scale is predicted so that scale * amax is
-                                          this; no steps are counted */
+    double target_amax;                /* above 0: each update predicts a scale so that scale *
+                                          amax is this, from means of log2(amax), without growth
+                                          and backoff; max_scale and min_scale then need
+                                          GSC_LIMIT_ENFORCE; 0: off */
     double log2_decay;                 /* decay of the running mean of log2(amax); from 0, below
                                           1 */
     double log2_slow_decay;            /* decay of the slower mean and of the mean square; from
                                           0, below 1 */
     double log2_margin_sigmas;         /* standard deviations kept free above the mean */
-    double overflow_sample_log2;       /* sample of log2(amax) for an overflow */
+    double overflow_sample_log2;       /* log2(amax) that an overflow counts as */
     double guard_norm;                 /* a norm above this is an outlier; 0: no such threshold */
     double guard_ratio;                /* a norm above this times a mean above 0 is an outlier;
                                           must be above 1; 0: no such threshold */
@@ -364,7 +376,10 @@ GSC_API const char *gsc_preset_summary(uint32_t index);
 
 /* ---- Where a call runs ----------------------------------------------------------------------- */
 
-/* Threads or a device that run calls. Any number of threads can use a context at the same time. */
+/*
+ * Threads or a device that run calls. Any number of threads can use a context at the same time; its
+ * own threads work for one call, other calls then run on their calling thread.
+ */
 typedef struct gsc_context gsc_context;
 
 /* One task of a call. */
@@ -373,16 +388,16 @@ typedef void gsc_task(void *data, uint64_t index);
 /*
  * The caller's thread pool. It runs task(data, i) for every i below count, in any order and on any
  * threads, and returns 0 when all tasks have returned. If it cannot run the tasks, it runs none and
- * returns another number. If it ran none of this call before, the call fails with GSC_ERROR_MEMORY
- * and has written nothing, else the calling thread runs them. Tasks do not block, do not call the
- * caller's code, and need 120 KiB of stack.
+ * returns another number. Several threads can call it at the same time, and one call on tensors can
+ * call it several times. If it refuses the first tasks of a call, the call fails with
+ * GSC_ERROR_MEMORY and has written nothing. If it refuses later tasks, the calling thread runs
+ * them. Tasks do not block, do not call the caller's code, and need 120 KiB of stack.
  */
 typedef int32_t gsc_parallel_for(void *pool, gsc_task *task, void *data, uint64_t count);
 
 /*
- * Where the memory of a call is, and what runs the call. The header that makes the context says
- * which pointers, stream and workspace the context needs, and which dtypes it takes. Contexts of
- * this header take host memory, without stream and workspace.
+ * Where the memory of a call is, and what runs the call. A CPU context takes host memory, without
+ * stream and workspace; gradscaler_cuda.h says what a CUDA context needs.
  */
 typedef struct gsc_exec {
     uint32_t struct_size;    /* set by the initialiser */
@@ -399,7 +414,9 @@ typedef struct gsc_exec {
 /* The number of threads that share the work of a call, and their pool. */
 typedef struct gsc_cpu_options {
     uint32_t struct_size;           /* set by the initialiser */
-    uint32_t threads;               /* 1 to 1,024, including the calling thread */
+    uint32_t threads;               /* 1 to 1,024, including the calling thread; lists below 4
+                                       MiB run on the calling thread alone. With parallel_for:
+                                       the number of threads to plan for */
     gsc_parallel_for *parallel_for; /* the caller's pool; NULL: the context makes `threads` - 1
                                        threads */
     void *pool;                     /* passed to parallel_for; NULL without parallel_for */
@@ -490,9 +507,9 @@ typedef uint32_t gsc_report_kind;
 
 /*
  * The results of calls on gradients. Calls on tensors, gsc_report_from_number, gsc_report_from_flag
- * and gsc_report_merge fill a report in. A report of zeros is refused: no call filled it in. If the
- * call of a rank fails, fill in zeros with `status` and `overflow` yourself. Contradictions are
- * also refused, such as NaN elements without an overflow.
+ * and gsc_report_merge fill a report in. A report that is all zeros is refused: no call filled it
+ * in. If a call fails on a rank, make a report of zeros yourself and set `status` and `overflow`.
+ * Contradictions are also refused, such as NaN elements without an overflow.
  */
 typedef struct gsc_report {
     float found_inf;                 /* `overflow` as a float, for fused optimizers that run
@@ -569,10 +586,10 @@ typedef uint32_t gsc_merge_kind;
  *
  * Merged reports can be merged again: first in each node, then across nodes. The result has the
  * same bits as one merge of all reports, except sum_squares, which is then a sum of the nodes'
- * sums. If all ranks merge the same groups, all get the same sum. The sum also has the same bits if
- * each group except the last has 64 reports and there are at most 64 groups. Give the policy to the
- * last merge. If the merge of a group is refused, the group sends a report of that status with an
- * overflow to the next merge, so that the other groups do not wait.
+ * sums. If all ranks merge the same groups, all get the same sum. That sum equals one merge's bit
+ * by bit if each group except the last has 64 reports and there are at most 64 groups. Give the
+ * policy to the last merge. If the merge of a group is refused, the group sends a report of that
+ * status with an overflow to the next merge, so that the other groups do not wait.
  *
  *     reports  NULL only with n = 0
  *     n        0 gives the report of an empty list
@@ -583,11 +600,11 @@ GSC_API gsc_status gsc_report_merge(const gsc_exec *exec, const gsc_report *repo
                                     gsc_error *err);
 
 /*
- * *out is *factor with its inverse multiplied by min(1, max_norm / (norm + 1e-6)), as
+ * Writes *factor with its inverse multiplied by min(1, max_norm / (norm + 1e-6)), as
  * torch.nn.utils.clip_grad_norm_ does. The report needs GSC_WANT_NORM. After gsc_measure, unscale
  * with *out to clip in the same pass. If an optimizer takes a multiplier, pass out->inverse_f32. To
  * also clip outliers, make both factors from the same factor, and unscale with the one that has the
- * smaller inverse: one after the other, they clip too much.
+ * smaller inverse: one after the other, they clip too much. *out can be *factor.
  *
  *     factor    NULL: 1
  *     max_norm  finite, above 0
@@ -633,9 +650,8 @@ typedef uint32_t gsc_event;
 typedef struct gsc_state {
     gsc_factor factor;             /* the scale in force */
     gsc_factor next;               /* the newest scale. Without apply_delay it equals `factor`.
-                                      With apply_delay the next update copies it to `factor`; if
-                                      you do not wait for that update, scale the next loss by
-                                      `next` */
+                                      With apply_delay the next update copies it to `factor`; a
+                                      loss that you scale before that update needs `next` */
     double log2_mean;              /* predictive policies: running mean of log2(amax) */
     double log2_slow_mean;         /* slower mean of log2(amax), with log2_slow_decay */
     double log2_mean_square;       /* slower mean of the square of log2(amax) */
@@ -673,10 +689,10 @@ GSC_API gsc_status gsc_state_init(const gsc_exec *exec, const gsc_policy *policy
                                   gsc_error *err);
 
 /*
- * Makes a state with the scale from->factor.scale, in force at once, and with the counts, means and
- * totals of `from`. To set the scale or the counts of a state, change a copy of the state and pass
- * it. *out can be *from. A scale of 0 or infinity, which some frameworks reach, is accepted, but
- * every call that multiplies refuses its factor.
+ * Makes a state with the scale from->factor.scale, in force immediately, and with the counts, means
+ * and totals of `from`. To set the scale or the counts of a state, change a copy of the state and
+ * pass it. *out can be *from. A scale of 0 or infinity, which some frameworks reach, is accepted,
+ * but every call that multiplies refuses its factor.
  */
 GSC_API gsc_status gsc_state_init_from(const gsc_exec *exec, const gsc_policy *policy,
                                        const gsc_state *from, gsc_state *out, gsc_error *err);
@@ -746,7 +762,7 @@ GSC_API gsc_status gsc_state_reason(const gsc_state *state, gsc_reason *out, gsc
  * update has GSC_EVENT_CLIPPED, *out is *factor with its inverse multiplied by
  * state->guard_multiplier, else *out is *factor. Pass the factor that the gradients were scaled by:
  * a copy of state->factor from before the update. If the optimizer itself multiplies the gradients,
- * pass it out->inverse_f32, and state->skip_f32 as found_inf.
+ * pass it out->inverse_f32, and state->skip_f32 as found_inf. *out can be *factor.
  *
  *     factor  NULL: 1
  */
@@ -768,8 +784,8 @@ GSC_API gsc_status gsc_state_save(const gsc_policy *policy, const gsc_state *sta
                                   uint64_t capacity, uint64_t *size, gsc_error *err);
 
 /*
- * Reads bytes that gsc_state_save wrote. If the caller's *policy lacks fields, these must be 0 in
- * the bytes.
+ * Reads bytes that gsc_state_save wrote. If the caller's gsc_policy is older and lacks fields,
+ * these must be 0 in the bytes.
  *
  *     policy  NULL: not wanted; else GSC_POLICY_INIT made it
  */
@@ -781,8 +797,8 @@ GSC_API gsc_status gsc_state_load(const void *bytes, uint64_t size, gsc_policy *
 /*
  * Ranks that hold parts or copies of one model each have a state; all these states are equal. Each
  * rank writes its rank and a digest into the report of its own gradients, gathers the reports of
- * all ranks in order, and merges them. If the call of a rank fails, it sends zeros with `status`
- * and `overflow`; none waits, and all updates fail:
+ * all ranks in order, and merges them. If a call fails on a rank, that rank sends a report of zeros
+ * with `status` and `overflow`: no rank waits for it, and the update fails on all ranks:
  *
  *     gsc_status status = gsc_unscale(NULL, &state.factor, gradients, f32_gradients, n, &options, &report, &err);
  *     if (status != GSC_OK)
@@ -844,7 +860,8 @@ GSC_API gsc_status gsc_report_set_rank(const gsc_exec *exec, const gsc_report *r
  *         puts(notes[i].message);
  *
  * All memory is host memory. A call writes the number of entries and notes. Notes are written up to
- * the capacity of the list; there can be more. Entries that do not fit are an error.
+ * the capacity of the list; there can be more. Entries that do not fit are an error, except with a
+ * capacity of 0.
  */
 
 /*
@@ -875,8 +892,8 @@ typedef struct gsc_entry {
 typedef uint32_t gsc_note_kind;
 #define GSC_NOTE_FORMAT              1u  /* the entries were recognised: `field` is the name of
                                             the format */
-#define GSC_NOTE_MISSING             2u  /* `field` is not among the entries: `value` is the
-                                            policy's, or the start of a count */
+#define GSC_NOTE_MISSING             2u  /* `field` is not among the entries: `value` is in
+                                            force, the policy's or the start of a count */
 #define GSC_NOTE_IGNORED             3u  /* the key of `entry` has no meaning in this format */
 #define GSC_NOTE_CHANGED             4u  /* `field` became `value`, the meaning of `entry` in
                                             this policy */
@@ -935,19 +952,19 @@ GSC_API const char *gsc_format_summary(uint32_t index);
  * the entries. *out_state continues with the counts in the entries. Both policies can be one
  * struct.
  *
- * Without `prefix`, the scaler's keys are at the top or below one or two names, as in "scale",
+ * If `prefix` is NULL, the scaler's keys are at the top or below one or two names, as in "scale",
  * "scaler.scale" and "optimizer.grad_scaler.scale". If a scaler is only below more names, or if
- * there are several scalers, the call fails and names the prefixes. Without `format`, the keys tell
- * the format. If several formats fit, they must give the same result, else the call fails and names
- * the formats.
+ * there are several scalers, the call fails and names the prefixes. If `format` is NULL, the keys
+ * tell the format. If several formats fit, they must give the same result, else the call fails and
+ * names the formats.
  *
  * If the scale is missing, or if a value cannot be a scale or a count, the call fails and names the
  * key. The notes list everything that is not among the entries, has no meaning here, or has another
  * meaning in this policy, such as a count past its interval.
  *
  *     format          NULL: recognised by the keys
- *     prefix          beginning of the keys, up to a dot, such as "loss_scaler1"; "": none; NULL:
- *                     search at the top and below one or two names
+ *     prefix          beginning of the keys, up to a dot, such as "loss_scaler1"; "": the keys have
+ *                     no prefix; NULL: search at the top and below one or two names
  *     policy          NULL: the preset of the format
  *     notes           NULL only with notes_capacity = 0
  *     notes_capacity  capacity of the list; further notes are only counted
@@ -964,7 +981,8 @@ GSC_API gsc_status gsc_state_import(const char *format, const char *prefix,
  * The notes list what these keys cannot hold; gsc_state_import restores everything else. If the
  * list is too small for the entries, the call fails; with a capacity of 0 it only counts.
  *
- *     prefix            beginning of the keys; "": none; NULL: the framework's own prefix
+ *     prefix            beginning of the keys; "": the keys have no prefix; NULL: the framework's
+ *                       own prefix
  *     entries           NULL only with entries_capacity = 0
  *     entries_capacity  capacity of the list
  *     entries_count     number of entries; NULL: not wanted
@@ -1028,14 +1046,17 @@ typedef uint32_t gsc_metric;
 #define GSC_METRIC_AMAX               4u  /* largest magnitude after unscaling, if the report has
                                              amax; NULL if some are not finite */
 #define GSC_METRIC_ZERO_SHARE         5u  /* share of the gradients that became zero by
-                                             unscaling, 0 to 1, if the report has underflows */
+                                             unscaling, 0 to 1; NULL unless the report measured
+                                             underflows */
 #define GSC_METRIC_TOTAL_OVERFLOWS    6u  /* overflows since the start */
 #define GSC_METRIC_TOTAL_GUARD_SKIPS  7u  /* steps since the start that were skipped as outliers */
 #define GSC_METRIC_TOTAL_GROWTHS      8u  /* growths since the start */
 #define GSC_METRIC_TOTAL_BACKOFFS     9u  /* backoffs since the start */
 #define GSC_METRIC_STEPS_SINCE_CHANGE 10u /* steps since the scale changed */
-#define GSC_METRIC_NAN_COUNT          11u /* elements that are NaN, if there is a report */
-#define GSC_METRIC_INF_COUNT          12u /* elements that are Inf, if there is a report */
+#define GSC_METRIC_NAN_COUNT          11u /* elements that are NaN; NULL unless report.kind is
+                                             TENSORS */
+#define GSC_METRIC_INF_COUNT          12u /* elements that are Inf; NULL unless report.kind is
+                                             TENSORS */
 #define GSC_METRIC_GUARD_THRESHOLD    13u /* threshold that the guard compared the norm with;
                                              NULL if it compared none */
 #define GSC_METRIC_GUARD_MULTIPLIER   14u /* state.guard_multiplier: 1, less if clipped, 0 if
@@ -1047,7 +1068,7 @@ typedef uint32_t gsc_metric;
  * SKIP and OVERFLOW are BOOLEAN, and unknown values are NULL. All memory is host memory. The call
  * writes as many entries as the list has room for, and writes the number of all.
  *
- *     report            NULL: the metrics of a report are NULL
+ *     report            NULL: metrics that only a report has are NULL
  *     entries           NULL only with entries_capacity = 0
  *     entries_capacity  capacity of the list; further entries are only counted
  *     entries_count     number of entries; NULL: not wanted
@@ -1059,9 +1080,9 @@ GSC_API gsc_status gsc_state_metrics(const gsc_policy *policy, const gsc_state *
 
 /*
  * Lists the faults of a run as notes, the most important first. Each message says what to do. A
- * count of 0 means that no fault was found. What a framework's policy does by design is no fault.
- * All memory is host memory. A report with an error status is accepted. The limits for "often" and
- * "most" can change with a version.
+ * count of 0 means that no fault was found. Behaviour that a framework's policy has by design is no
+ * fault. All memory is host memory. A report with an error status is accepted. The limits, such as
+ * the share of overflows, can change with a version.
  *
  *     report            NULL: the last gradients are unknown
  *     per_tensor        NULL: the notes name only the first tensor that is not finite
@@ -1120,15 +1141,15 @@ GSC_API uint32_t gsc_dtype_size(gsc_dtype dtype);
 /*
  * Size of options.histogram. Word k counts magnitudes from 2^(4k-48) up to 2^(4k-44) after
  * unscaling. Word 0 also counts all smaller ones except zeros, and word 15 all larger finite ones.
- * Word 16 is the number of elements that were counted: the first 4,096 of every 65,536 of a tensor,
- * half as many of a complex tensor. The call sets the words; to merge several calls, add their
- * words.
+ * Word 16 is the size of the sample, with zeros, Inf and NaN: the first 4,096 of every 65,536
+ * elements of a tensor, half as many of a complex tensor. The call sets the words; to merge several
+ * calls, add their words.
  */
 #define GSC_HISTOGRAM_LENGTH 17u /* words of a histogram */
 
 /*
- * Measurements of a call on tensors besides overflow, and a clamp. NULL and
- * GSC_TENSOR_OPTIONS_INIT: nothing more.
+ * Measurements of a call on tensors besides overflow, and a clamp. NULL is the same as
+ * GSC_TENSOR_OPTIONS_INIT: overflow only, no clamp.
  */
 typedef struct gsc_tensor_options {
     uint32_t struct_size;     /* set by the initialiser */
@@ -1152,21 +1173,23 @@ typedef struct gsc_tensor_options {
  * A call takes a whole list of mixed dtypes and sizes, in any dense layout. Input and output of an
  * entry have equal counts, and either the same address and element size (in place) or no byte in
  * common. No output may overlap another entry; only gsc_tensors_check_overlap checks this. A
- * complex tensor needs a complex output. Each complex element counts once, with its larger part.
+ * complex tensor needs a complex output. A complex element is one element in counts and in amax,
+ * with its larger part; sum_squares adds both parts.
  *
  * Narrow types are widened exactly, multiplied in float and rounded to nearest even. Doubles are
  * multiplied in double; so are all types if the factor is no normal float. NaN stays NaN. A
  * multiplier of exactly 1 into the same dtype copies the bits. A finite value beyond the range of
- * its output becomes Inf, or NaN if the dtype has no Inf, and counts as Inf. With a clamp, both
- * become the limit; an Inf of the input still counts as Inf, and so does a product that is infinite
- * before it is rounded to the output.
+ * its output becomes Inf, or NaN if the dtype has no Inf, and counts as Inf. With a clamp, every
+ * product beyond the limit, Inf included, is written as the limit, and NaN stays NaN; only a
+ * product that is Inf or NaN before it is rounded to the output counts as such.
  *
  * A factor of NULL is 1: then gsc_scale and gsc_unscale are casts, and options.clamp makes them
- * saturate. Options can be NULL, and report where listed.
+ * saturate. `options` can be NULL; `report` can be NULL if the function says so.
  */
 
 /*
- * Makes the report of gsc_unscale in place, rounded to each input's dtype, but writes no tensor.
+ * Writes the report that gsc_unscale would make in place, each product rounded to its input's
+ * dtype. Writes no tensor.
  *
  *     factor   NULL: 1
  *     tensors  NULL only with n = 0
@@ -1209,12 +1232,12 @@ GSC_API gsc_status gsc_scale(const gsc_exec *exec, const gsc_factor *factor,
  * Adds tensors * factor.inverse to `out` if every product is finite in the dtype of its output,
  * else adds nothing. A micro-batch that overflowed is thus left out: divide the sums by the number
  * of micro-batches that were added. The report is of the products. Unscale or check the sums to see
- * if they are finite. Sums are made in the multiplying type, or in double if `out` is double. The
- * call reads `tensors` twice; `out` must be other memory.
+ * whether they are finite. Sums are made in the multiplying type, or in double if `out` is double.
+ * The call reads `tensors` twice; `out` must be other memory.
  *
- * For a step of several micro-batches, merge their reports as addends; start with a merge of n = 0.
- * Make a factor of the number of micro-batches that were added, and unscale the sums with it and
- * with options.policy. Then update:
+ * For a step of several micro-batches, call this without options.policy: report.overflow is 0 if
+ * the micro-batch was added. Merge all reports as addends; the first merge has n = 0. Unscale the
+ * sums with options.policy and with a factor of the number that were added. Then update:
  * - Without an overflow in the merged report, update with the report of the sums, and leave the
  *   parameters alone if state.skip is 1.
  * - With an overflow, update with the merged report, so that the scale backs off. Ignore its

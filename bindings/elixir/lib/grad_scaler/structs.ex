@@ -315,9 +315,9 @@ defmodule GradScaler.Policy do
     `:enforce`, `:reject`, `:stop`, `:clamp_unless_past`
   * `overflow_test` - one of these: `:element`, `:norm`
   * `hysteresis` - number of overflows that make a backoff; the overflows before the last are
-    absorbed; overflow_reset restarts the count; 0 is 1
-  * `overflow_reset` - any of these: events that set that count to 0: `:on_growth`,
-    `:on_good_step`, `:on_backoff`
+    absorbed; overflow_reset says what restarts the count; 0 is 1
+  * `overflow_reset` - any of these: events that set that count to 0; 0: none, so after the first
+    backoff every overflow backs off: `:on_growth`, `:on_good_step`, `:on_backoff`
   * `apply_delay` - 1: a new scale is in force one update later
   * `overflow_tolerance` - an overflow is absorbed if overflows_since_reset is at most this share
     of steps_since_change; below 1, or 1 with TOLERANCE_EXCLUSIVE
@@ -325,12 +325,13 @@ defmodule GradScaler.Policy do
     scale; 0: never
   * `quirks` - any of these; 0 in any new policy: `:tolerance_exclusive`, `:overflow_is_good`,
     `:allow_lockout`
-  * `target_amax` - not 0: the scale is predicted so that scale * amax is this; no steps are
-    counted
+  * `target_amax` - above 0: each update predicts a scale so that scale * amax is this, from means
+    of log2(amax), without growth and backoff; max_scale and min_scale then need `:enforce`; 0:
+    off
   * `log2_decay` - decay of the running mean of log2(amax); from 0, below 1
   * `log2_slow_decay` - decay of the slower mean and of the mean square; from 0, below 1
   * `log2_margin_sigmas` - standard deviations kept free above the mean
-  * `overflow_sample_log2` - sample of log2(amax) for an overflow
+  * `overflow_sample_log2` - log2(amax) that an overflow counts as
   * `guard_norm` - a norm above this is an outlier; 0: no such threshold
   * `guard_ratio` - a norm above this times a mean above 0 is an outlier; must be above 1; 0: no
     such threshold
@@ -600,9 +601,9 @@ end
 defmodule GradScaler.Report do
   @moduledoc """
   The results of calls on gradients. Calls on tensors, `report_from_number`, `report_from_flag`
-  and `report_merge` fill a report in. A report of zeros is refused: no call filled it in. If the
-  call of a rank fails, fill in zeros with `status` and `overflow` yourself. Contradictions are
-  also refused, such as NaN elements without an overflow.
+  and `report_merge` fill a report in. A report that is all zeros is refused: no call filled it
+  in. If a call fails on a rank, make a report of zeros yourself and set `status` and `overflow`.
+  Contradictions are also refused, such as NaN elements without an overflow.
 
   * `overflow` - an element is Inf or NaN or became so, or options.policy says so, or a device or
     rank failed
@@ -780,8 +781,7 @@ defmodule GradScaler.State do
 
   * `factor` - the scale in force
   * `next` - the newest scale. Without apply_delay it equals `factor`. With apply_delay the next
-    update copies it to `factor`; if you do not wait for that update, scale the next loss by
-    `next`
+    update copies it to `factor`; a loss that you scale before that update needs `next`
   * `log2_mean` - predictive policies: running mean of log2(amax)
   * `log2_slow_mean` - slower mean of log2(amax), with log2_slow_decay
   * `log2_mean_square` - slower mean of the square of log2(amax)

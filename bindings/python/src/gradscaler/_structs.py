@@ -53,7 +53,7 @@ class LimitRule(enum.IntEnum):
     """ceiling_rule, floor_rule: what happens to a change that would reach or pass the limit."""
 
     CLAMP = 0  # the scale becomes the limit
-    ENFORCE = 1  # as CLAMP, and every update enforces the limit
+    ENFORCE = 1  # as CLAMP, and every update moves a scale past the limit to the limit
     REJECT = 2  # the change is dropped
     STOP = 3  # the change is dropped, with Event.STOPPED
     CLAMP_UNLESS_PAST = 4  # as CLAMP, but a scale that is already past the limit stays
@@ -211,7 +211,7 @@ class NoteKind(enum.IntEnum):
     """note.kind: the subject of a note."""
 
     FORMAT = 1  # the entries were recognised: `field` is the name of the format
-    MISSING = 2  # `field` is not among the entries: `value` is the policy's, or the start of a count
+    MISSING = 2  # `field` is not among the entries: `value` is in force, the policy's or the start of a count
     IGNORED = 3  # the key of `entry` has no meaning in this format
     CHANGED = 4  # `field` became `value`, the meaning of `entry` in this policy
     UNUSABLE = 5  # the scale is 0 or infinity: no call multiplies by it; also from gsc_state_diagnose, with the scale as `value`
@@ -236,14 +236,14 @@ class Metric(enum.IntEnum):
     OVERFLOW = 2  # 1 if the last update skipped its step because of an overflow, else 0
     NORM = 3  # norm of all gradients after unscaling, or the number that the policy judged; None if it is not known or some are not finite
     AMAX = 4  # largest magnitude after unscaling, if the report has amax; None if some are not finite
-    ZERO_SHARE = 5  # share of the gradients that became zero by unscaling, 0 to 1, if the report has underflows
+    ZERO_SHARE = 5  # share of the gradients that became zero by unscaling, 0 to 1; None unless the report measured underflows
     TOTAL_OVERFLOWS = 6  # overflows since the start
     TOTAL_GUARD_SKIPS = 7  # steps since the start that were skipped as outliers
     TOTAL_GROWTHS = 8  # growths since the start
     TOTAL_BACKOFFS = 9  # backoffs since the start
     STEPS_SINCE_CHANGE = 10  # steps since the scale changed
-    NAN_COUNT = 11  # elements that are NaN, if there is a report
-    INF_COUNT = 12  # elements that are Inf, if there is a report
+    NAN_COUNT = 11  # elements that are NaN; None unless report.kind is TENSORS
+    INF_COUNT = 12  # elements that are Inf; None unless report.kind is TENSORS
     GUARD_THRESHOLD = 13  # threshold that the guard compared the norm with; None if it compared none
     GUARD_MULTIPLIER = 14  # state.guard_multiplier: 1, less if clipped, 0 if skipped
 
@@ -299,8 +299,9 @@ class Policy(Struct):
     floor_rule: LimitRule at min_scale; the first scale is never raised
     overflow_test: OverflowTest
     hysteresis: number of overflows that make a backoff; the overflows before the last are absorbed;
-        overflow_reset restarts the count; 0 is 1
-    overflow_reset: OverflowReset: events that set that count to 0
+        overflow_reset says what restarts the count; 0 is 1
+    overflow_reset: OverflowReset: events that set that count to 0; 0: none, so after the first
+        backoff every overflow backs off
     apply_delay: 1: a new scale is in force one update later
     overflow_tolerance: an overflow is absorbed if overflows_since_reset is at most this share of
         steps_since_change; below 1, or 1 with TOLERANCE_EXCLUSIVE
@@ -308,11 +309,13 @@ class Policy(Struct):
         scale; 0: never
     quirks: Quirk; 0 in any new policy
     reserved: 0
-    target_amax: not 0: the scale is predicted so that scale * amax is this; no steps are counted
+    target_amax: above 0: each update predicts a scale so that scale * amax is this, from means of
+        log2(amax), without growth and backoff; max_scale and min_scale then need LimitRule.ENFORCE;
+        0: off
     log2_decay: decay of the running mean of log2(amax); from 0, below 1
     log2_slow_decay: decay of the slower mean and of the mean square; from 0, below 1
     log2_margin_sigmas: standard deviations kept free above the mean
-    overflow_sample_log2: sample of log2(amax) for an overflow
+    overflow_sample_log2: log2(amax) that an overflow counts as
     guard_norm: a norm above this is an outlier; 0: no such threshold
     guard_ratio: a norm above this times a mean above 0 is an outlier; must be above 1; 0: no such
         threshold
@@ -409,9 +412,10 @@ class Factor(Struct):
 
 class Report(Struct):
     """The results of calls on gradients. Calls on tensors, gsc_report_from_number,
-    gsc_report_from_flag and gsc_report_merge fill a report in. A report of zeros is refused: no
-    call filled it in. If the call of a rank fails, fill in zeros with `status` and `overflow`
-    yourself. Contradictions are also refused, such as NaN elements without an overflow.
+    gsc_report_from_flag and gsc_report_merge fill a report in. A report that is all zeros is
+    refused: no call filled it in. If a call fails on a rank, make a report of zeros yourself
+    and set `status` and `overflow`. Contradictions are also refused, such as NaN elements
+    without an overflow.
 
     found_inf: `overflow` as a float, for fused optimizers that run before the update; not 0: an
         overflow
@@ -474,7 +478,7 @@ class State(Struct):
 
     factor: the scale in force
     next: the newest scale. Without apply_delay it equals `factor`. With apply_delay the next update
-        copies it to `factor`; if you do not wait for that update, scale the next loss by `next`
+        copies it to `factor`; a loss that you scale before that update needs `next`
     log2_mean: predictive policies: running mean of log2(amax)
     log2_slow_mean: slower mean of log2(amax), with log2_slow_decay
     log2_mean_square: slower mean of the square of log2(amax)

@@ -34,14 +34,15 @@
 //!   and no call reads memory that another call writes.
 //! - No function prints. No function changes the rounding mode or other settings of the
 //!   floating-point unit, but calls can raise its status flags. Only functions that create a
-//!   context, memory or threads allocate. Calls on tensors need up to 120 KiB of stack.
+//!   context or memory, and gsc_cuda_start, allocate; after a fork, a context also makes its
+//!   threads anew. Calls on tensors need up to 120 KiB of stack.
 //! - Set `flags` and reserved words to 0 in structs that you make: other values are refused. Copy
 //!   and send whole structs, because a later version can keep data in reserved words.
 //! - Later versions can add statuses, bits of events, kinds, dtypes, presets and formats. Treat
 //!   every status except GSC_OK as a failure, and ignore an unknown bit that the library wrote.
-//!   Within a major version, a preset keeps its rules, and a format keeps what it reads.
+//!   Within a major version, a preset keeps its rules, and a format still reads all that it read.
 //! - `exec` says where the memory is and what runs the call. NULL: host memory and the calling
-//!   thread.
+//!   thread. A function without `exec` takes host memory.
 #![no_std]
 #![allow(non_camel_case_types, non_snake_case)]
 
@@ -201,7 +202,7 @@ pub struct gsc_error {
     pub high: f64,
     /// bytes of `message` that name the argument; the rest says what is wrong
     pub subject_length: u32,
-    /// such as "policy.min_scale is -1: it must be 0 or above"
+    /// such as "policy.backoff_factor is 2: it must be from 0 to 1"
     pub message: [c_char; 188],
     /// 0
     pub reserved: [u64; 2],
@@ -267,7 +268,7 @@ newtype! {
 /// the scale becomes the limit
 pub const GSC_LIMIT_CLAMP: gsc_limit_rule = gsc_limit_rule(0);
 
-/// as CLAMP, and every update enforces the limit
+/// as CLAMP, and every update moves a scale past the limit to the limit
 pub const GSC_LIMIT_ENFORCE: gsc_limit_rule = gsc_limit_rule(1);
 
 /// the change is dropped
@@ -418,9 +419,10 @@ pub struct gsc_policy {
     /// GSC_TEST_*
     pub overflow_test: gsc_overflow_test,
     /// number of overflows that make a backoff; the overflows before the last are absorbed;
-    /// overflow_reset restarts the count; 0 is 1
+    /// overflow_reset says what restarts the count; 0 is 1
     pub hysteresis: u32,
-    /// GSC_RESET_* bits: events that set that count to 0
+    /// GSC_RESET_* bits: events that set that count to 0; 0: none, so after the first backoff every
+    /// overflow backs off
     pub overflow_reset: gsc_overflow_reset,
     /// 1: a new scale is in force one update later
     pub apply_delay: u32,
@@ -434,7 +436,9 @@ pub struct gsc_policy {
     pub quirks: gsc_quirk,
     /// 0
     pub reserved: u32,
-    /// not 0: the scale is predicted so that scale * amax is this; no steps are counted
+    /// above 0: each update predicts a scale so that scale * amax is this, from means of
+    /// log2(amax), without growth and backoff; max_scale and min_scale then need GSC_LIMIT_ENFORCE;
+    /// 0: off
     pub target_amax: f64,
     /// decay of the running mean of log2(amax); from 0, below 1
     pub log2_decay: f64,
@@ -442,7 +446,7 @@ pub struct gsc_policy {
     pub log2_slow_decay: f64,
     /// standard deviations kept free above the mean
     pub log2_margin_sigmas: f64,
-    /// sample of log2(amax) for an overflow
+    /// log2(amax) that an overflow counts as
     pub overflow_sample_log2: f64,
     /// a norm above this is an outlier; 0: no such threshold
     pub guard_norm: f64,
@@ -538,7 +542,8 @@ pub const GSC_TRAIT_NEEDS_AMAX: gsc_trait = gsc_trait(8);
 
 // ---- Where a call runs --------------------------------------------------------------------------
 
-/// Threads or a device that run calls. Any number of threads can use a context at the same time.
+/// Threads or a device that run calls. Any number of threads can use a context at the same time;
+/// its own threads work for one call, other calls then run on their calling thread.
 #[repr(C)]
 pub struct gsc_context {
     _opaque: [u8; 0],
@@ -550,15 +555,15 @@ pub type gsc_task = unsafe extern "C" fn(data: *mut c_void, index: u64);
 
 /// The caller's thread pool. It runs task(data, i) for every i below count, in any order and on any
 /// threads, and returns 0 when all tasks have returned. If it cannot run the tasks, it runs none
-/// and returns another number. If it ran none of this call before, the call fails with
-/// GSC_ERROR_MEMORY and has written nothing, else the calling thread runs them. Tasks do not block,
-/// do not call the caller's code, and need 120 KiB of stack.
+/// and returns another number. Several threads can call it at the same time, and one call on
+/// tensors can call it several times. If it refuses the first tasks of a call, the call fails with
+/// GSC_ERROR_MEMORY and has written nothing. If it refuses later tasks, the calling thread runs
+/// them. Tasks do not block, do not call the caller's code, and need 120 KiB of stack.
 pub type gsc_parallel_for =
     unsafe extern "C" fn(pool: *mut c_void, task: gsc_task, data: *mut c_void, count: u64) -> i32;
 
-/// Where the memory of a call is, and what runs the call. The header that makes the context says
-/// which pointers, stream and workspace the context needs, and which dtypes it takes. Contexts of
-/// this header take host memory, without stream and workspace.
+/// Where the memory of a call is, and what runs the call. A CPU context takes host memory, without
+/// stream and workspace; gradscaler_cuda.h says what a CUDA context needs.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct gsc_exec {
@@ -606,7 +611,8 @@ impl Default for gsc_exec {
 pub struct gsc_cpu_options {
     /// set by the initialiser
     pub struct_size: u32,
-    /// 1 to 1,024, including the calling thread
+    /// 1 to 1,024, including the calling thread; lists below 4 MiB run on the calling thread alone.
+    /// With parallel_for: the number of threads to plan for
     pub threads: u32,
     /// the caller's pool; NULL: the context makes `threads` - 1 threads
     pub parallel_for: Option<gsc_parallel_for>,
@@ -748,9 +754,10 @@ pub const GSC_REPORT_MERGED: gsc_report_kind = gsc_report_kind(3);
 pub const GSC_REPORT_FLAG: gsc_report_kind = gsc_report_kind(4);
 
 /// The results of calls on gradients. Calls on tensors, gsc_report_from_number,
-/// gsc_report_from_flag and gsc_report_merge fill a report in. A report of zeros is refused: no
-/// call filled it in. If the call of a rank fails, fill in zeros with `status` and `overflow`
-/// yourself. Contradictions are also refused, such as NaN elements without an overflow.
+/// gsc_report_from_flag and gsc_report_merge fill a report in. A report that is all zeros is
+/// refused: no call filled it in. If a call fails on a rank, make a report of zeros yourself and
+/// set `status` and `overflow`. Contradictions are also refused, such as NaN elements without an
+/// overflow.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct gsc_report {
@@ -895,7 +902,7 @@ pub struct gsc_state {
     /// the scale in force
     pub factor: gsc_factor,
     /// the newest scale. Without apply_delay it equals `factor`. With apply_delay the next update
-    /// copies it to `factor`; if you do not wait for that update, scale the next loss by `next`
+    /// copies it to `factor`; a loss that you scale before that update needs `next`
     pub next: gsc_factor,
     /// predictive policies: running mean of log2(amax)
     pub log2_mean: f64,
@@ -1150,7 +1157,7 @@ newtype! {
 /// the entries were recognised: `field` is the name of the format
 pub const GSC_NOTE_FORMAT: gsc_note_kind = gsc_note_kind(1);
 
-/// `field` is not among the entries: `value` is the policy's, or the start of a count
+/// `field` is not among the entries: `value` is in force, the policy's or the start of a count
 pub const GSC_NOTE_MISSING: gsc_note_kind = gsc_note_kind(2);
 
 /// the key of `entry` has no meaning in this format
@@ -1261,7 +1268,8 @@ pub const GSC_METRIC_NORM: gsc_metric = gsc_metric(3);
 /// largest magnitude after unscaling, if the report has amax; NULL if some are not finite
 pub const GSC_METRIC_AMAX: gsc_metric = gsc_metric(4);
 
-/// share of the gradients that became zero by unscaling, 0 to 1, if the report has underflows
+/// share of the gradients that became zero by unscaling, 0 to 1; NULL unless the report measured
+/// underflows
 pub const GSC_METRIC_ZERO_SHARE: gsc_metric = gsc_metric(5);
 
 /// overflows since the start
@@ -1279,10 +1287,10 @@ pub const GSC_METRIC_TOTAL_BACKOFFS: gsc_metric = gsc_metric(9);
 /// steps since the scale changed
 pub const GSC_METRIC_STEPS_SINCE_CHANGE: gsc_metric = gsc_metric(10);
 
-/// elements that are NaN, if there is a report
+/// elements that are NaN; NULL unless report.kind is TENSORS
 pub const GSC_METRIC_NAN_COUNT: gsc_metric = gsc_metric(11);
 
-/// elements that are Inf, if there is a report
+/// elements that are Inf; NULL unless report.kind is TENSORS
 pub const GSC_METRIC_INF_COUNT: gsc_metric = gsc_metric(12);
 
 /// threshold that the guard compared the norm with; NULL if it compared none
@@ -1358,15 +1366,15 @@ impl Default for gsc_tensor {
 
 // Size of options.histogram. Word k counts magnitudes from 2^(4k-48) up to 2^(4k-44) after
 // unscaling. Word 0 also counts all smaller ones except zeros, and word 15 all larger finite ones.
-// Word 16 is the number of elements that were counted: the first 4,096 of every 65,536 of a tensor,
-// half as many of a complex tensor. The call sets the words; to merge several calls, add their
-// words.
+// Word 16 is the size of the sample, with zeros, Inf and NaN: the first 4,096 of every 65,536
+// elements of a tensor, half as many of a complex tensor. The call sets the words; to merge several
+// calls, add their words.
 
 /// words of a histogram
 pub const GSC_HISTOGRAM_LENGTH: u32 = 17;
 
-/// Measurements of a call on tensors besides overflow, and a clamp. NULL and
-/// GSC_TENSOR_OPTIONS_INIT: nothing more.
+/// Measurements of a call on tensors besides overflow, and a clamp. NULL is the same as
+/// GSC_TENSOR_OPTIONS_INIT: overflow only, no clamp.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct gsc_tensor_options {
@@ -1463,14 +1471,16 @@ extern "C" {
     /// Returns the meaning of a status in a few words. Never NULL, never freed.
     pub fn gsc_status_string(status: gsc_status) -> *const c_char;
 
-    /// Returns the version of the library that runs; GSC_VERSION is the version of this header.
+    /// Returns the version of the library that runs, as major << 16 | minor << 8 | patch;
+    /// GSC_VERSION is the version of this header.
     pub fn gsc_version() -> u32;
 
     /// Returns the version of the library that runs as text, such as "1.0.2". Never NULL, never
     /// freed.
     pub fn gsc_version_string() -> *const c_char;
 
-    /// Returns 1 if the library that runs has the feature, else 0.
+    /// Returns 1 if the library that runs was built with the feature, else 0. gsc_cuda_start checks
+    /// for a device.
     pub fn gsc_has(feature: gsc_feature) -> i32;
 
     /// Initialises a struct that starts with struct_size, for languages that cannot use the macros
@@ -1610,10 +1620,11 @@ extern "C" {
     ///
     /// Merged reports can be merged again: first in each node, then across nodes. The result has
     /// the same bits as one merge of all reports, except sum_squares, which is then a sum of the
-    /// nodes' sums. If all ranks merge the same groups, all get the same sum. The sum also has the
-    /// same bits if each group except the last has 64 reports and there are at most 64 groups. Give
-    /// the policy to the last merge. If the merge of a group is refused, the group sends a report
-    /// of that status with an overflow to the next merge, so that the other groups do not wait.
+    /// nodes' sums. If all ranks merge the same groups, all get the same sum. That sum equals one
+    /// merge's bit by bit if each group except the last has 64 reports and there are at most 64
+    /// groups. Give the policy to the last merge. If the merge of a group is refused, the group
+    /// sends a report of that status with an overflow to the next merge, so that the other groups
+    /// do not wait.
     ///
     /// - `exec`: NULL: this thread, host memory
     /// - `n`: 0 gives the report of an empty list
@@ -1631,11 +1642,12 @@ extern "C" {
         err: *mut gsc_error,
     ) -> gsc_status;
 
-    /// *out is *factor with its inverse multiplied by min(1, max_norm / (norm + 1e-6)), as
+    /// Writes *factor with its inverse multiplied by min(1, max_norm / (norm + 1e-6)), as
     /// torch.nn.utils.clip_grad_norm_ does. The report needs GSC_WANT_NORM. After gsc_measure,
     /// unscale with *out to clip in the same pass. If an optimizer takes a multiplier, pass
     /// out->inverse_f32. To also clip outliers, make both factors from the same factor, and unscale
-    /// with the one that has the smaller inverse: one after the other, they clip too much.
+    /// with the one that has the smaller inverse: one after the other, they clip too much. *out can
+    /// be *factor.
     ///
     /// - `exec`: NULL: this thread, host memory
     /// - `factor`: NULL: 1
@@ -1665,7 +1677,7 @@ extern "C" {
         err: *mut gsc_error,
     ) -> gsc_status;
 
-    /// Makes a state with the scale from->factor.scale, in force at once, and with the counts,
+    /// Makes a state with the scale from->factor.scale, in force immediately, and with the counts,
     /// means and totals of `from`. To set the scale or the counts of a state, change a copy of the
     /// state and pass it. *out can be *from. A scale of 0 or infinity, which some frameworks reach,
     /// is accepted, but every call that multiplies refuses its factor.
@@ -1737,7 +1749,8 @@ extern "C" {
     /// update has GSC_EVENT_CLIPPED, *out is *factor with its inverse multiplied by
     /// state->guard_multiplier, else *out is *factor. Pass the factor that the gradients were
     /// scaled by: a copy of state->factor from before the update. If the optimizer itself
-    /// multiplies the gradients, pass it out->inverse_f32, and state->skip_f32 as found_inf.
+    /// multiplies the gradients, pass it out->inverse_f32, and state->skip_f32 as found_inf. *out
+    /// can be *factor.
     ///
     /// - `exec`: NULL: this thread, host memory
     /// - `factor`: NULL: 1
@@ -1769,8 +1782,8 @@ extern "C" {
         err: *mut gsc_error,
     ) -> gsc_status;
 
-    /// Reads bytes that gsc_state_save wrote. If the caller's *policy lacks fields, these must be 0
-    /// in the bytes.
+    /// Reads bytes that gsc_state_save wrote. If the caller's gsc_policy is older and lacks fields,
+    /// these must be 0 in the bytes.
     ///
     /// - `policy`: NULL: not wanted; else GSC_POLICY_INIT made it; read and written
     ///
@@ -1833,19 +1846,19 @@ extern "C" {
     /// in the entries. *out_state continues with the counts in the entries. Both policies can be
     /// one struct.
     ///
-    /// Without `prefix`, the scaler's keys are at the top or below one or two names, as in "scale",
-    /// "scaler.scale" and "optimizer.grad_scaler.scale". If a scaler is only below more names, or
-    /// if there are several scalers, the call fails and names the prefixes. Without `format`, the
-    /// keys tell the format. If several formats fit, they must give the same result, else the call
-    /// fails and names the formats.
+    /// If `prefix` is NULL, the scaler's keys are at the top or below one or two names, as in
+    /// "scale", "scaler.scale" and "optimizer.grad_scaler.scale". If a scaler is only below more
+    /// names, or if there are several scalers, the call fails and names the prefixes. If `format`
+    /// is NULL, the keys tell the format. If several formats fit, they must give the same result,
+    /// else the call fails and names the formats.
     ///
     /// If the scale is missing, or if a value cannot be a scale or a count, the call fails and
     /// names the key. The notes list everything that is not among the entries, has no meaning here,
     /// or has another meaning in this policy, such as a count past its interval.
     ///
     /// - `format`: NULL: recognised by the keys
-    /// - `prefix`: beginning of the keys, up to a dot, such as "loss_scaler1"; "": none; NULL:
-    ///   search at the top and below one or two names
+    /// - `prefix`: beginning of the keys, up to a dot, such as "loss_scaler1"; "": the keys have no
+    ///   prefix; NULL: search at the top and below one or two names
     /// - `policy`: NULL: the preset of the format
     /// - `notes_capacity`: capacity of the list; further notes are only counted
     /// - `notes_count`: number of notes; NULL: not wanted
@@ -1871,7 +1884,8 @@ extern "C" {
     /// else. If the list is too small for the entries, the call fails; with a capacity of 0 it only
     /// counts.
     ///
-    /// - `prefix`: beginning of the keys; "": none; NULL: the framework's own prefix
+    /// - `prefix`: beginning of the keys; "": the keys have no prefix; NULL: the framework's own
+    ///   prefix
     /// - `entries_capacity`: capacity of the list
     /// - `entries_count`: number of entries; NULL: not wanted
     /// - `notes_capacity`: capacity of the list; further notes are only counted
@@ -1927,7 +1941,7 @@ extern "C" {
     /// memory. The call writes as many entries as the list has room for, and writes the number of
     /// all.
     ///
-    /// - `report`: NULL: the metrics of a report are NULL
+    /// - `report`: NULL: metrics that only a report has are NULL
     /// - `entries_capacity`: capacity of the list; further entries are only counted
     /// - `entries_count`: number of entries; NULL: not wanted
     ///
@@ -1944,9 +1958,9 @@ extern "C" {
     ) -> gsc_status;
 
     /// Lists the faults of a run as notes, the most important first. Each message says what to do.
-    /// A count of 0 means that no fault was found. What a framework's policy does by design is no
-    /// fault. All memory is host memory. A report with an error status is accepted. The limits for
-    /// "often" and "most" can change with a version.
+    /// A count of 0 means that no fault was found. Behaviour that a framework's policy has by
+    /// design is no fault. All memory is host memory. A report with an error status is accepted.
+    /// The limits, such as the share of overflows, can change with a version.
     ///
     /// - `report`: NULL: the last gradients are unknown
     /// - `per_tensor`: NULL: the notes name only the first tensor that is not finite
@@ -1983,8 +1997,8 @@ extern "C" {
     /// elements of the dtype.
     pub fn gsc_dtype_size(dtype: gsc_dtype) -> u32;
 
-    /// Makes the report of gsc_unscale in place, rounded to each input's dtype, but writes no
-    /// tensor.
+    /// Writes the report that gsc_unscale would make in place, each product rounded to its input's
+    /// dtype. Writes no tensor.
     ///
     /// - `exec`: NULL: this thread, host memory
     /// - `factor`: NULL: 1
@@ -2050,12 +2064,13 @@ extern "C" {
     /// Adds tensors * factor.inverse to `out` if every product is finite in the dtype of its
     /// output, else adds nothing. A micro-batch that overflowed is thus left out: divide the sums
     /// by the number of micro-batches that were added. The report is of the products. Unscale or
-    /// check the sums to see if they are finite. Sums are made in the multiplying type, or in
+    /// check the sums to see whether they are finite. Sums are made in the multiplying type, or in
     /// double if `out` is double. The call reads `tensors` twice; `out` must be other memory.
     ///
-    /// For a step of several micro-batches, merge their reports as addends; start with a merge of n
-    /// = 0. Make a factor of the number of micro-batches that were added, and unscale the sums with
-    /// it and with options.policy. Then update:
+    /// For a step of several micro-batches, call this without options.policy: report.overflow is 0
+    /// if the micro-batch was added. Merge all reports as addends; the first merge has n = 0.
+    /// Unscale the sums with options.policy and with a factor of the number that were added. Then
+    /// update:
     /// - Without an overflow in the merged report, update with the report of the sums, and leave
     ///   the parameters alone if state.skip is 1.
     /// - With an overflow, update with the merged report, so that the scale backs off. Ignore its
@@ -2171,7 +2186,7 @@ extern "C" {
     /// Waits until exec->stream has done all work that was enqueued. If the stream is being
     /// captured, fails with GSC_ERROR_UNAVAILABLE, and the capture goes on.
     ///
-    /// - `exec`: NULL: returns at once
+    /// - `exec`: NULL: returns immediately
     ///
     /// Errors: GSC_ERROR_STRUCT_SIZE, GSC_ERROR_VALUE, GSC_ERROR_UNAVAILABLE, GSC_ERROR_DEVICE.
     pub fn gsc_exec_wait(exec: *const gsc_exec, err: *mut gsc_error) -> gsc_status;

@@ -80,7 +80,7 @@ choice! {
     LimitRule: sys::gsc_limit_rule(u32) {
         /// The scale becomes the limit.
         CLAMP = sys::GSC_LIMIT_CLAMP;
-        /// As CLAMP, and every update enforces the limit.
+        /// As CLAMP, and every update moves a scale past the limit to the limit.
         ENFORCE = sys::GSC_LIMIT_ENFORCE;
         /// The change is dropped.
         REJECT = sys::GSC_LIMIT_REJECT;
@@ -322,7 +322,8 @@ choice! {
     NoteKind: sys::gsc_note_kind(u32) {
         /// The entries were recognised: `field` is the name of the format.
         FORMAT = sys::GSC_NOTE_FORMAT;
-        /// `field` is not among the entries: `value` is the policy's, or the start of a count.
+        /// `field` is not among the entries: `value` is in force, the policy's or the start of a
+        /// count.
         MISSING = sys::GSC_NOTE_MISSING;
         /// The key of `entry` has no meaning in this format.
         IGNORED = sys::GSC_NOTE_IGNORED;
@@ -377,8 +378,8 @@ choice! {
         NORM = sys::GSC_METRIC_NORM;
         /// Largest magnitude after unscaling, if the report has amax; NULL if some are not finite.
         AMAX = sys::GSC_METRIC_AMAX;
-        /// Share of the gradients that became zero by unscaling, 0 to 1, if the report has
-        /// underflows.
+        /// Share of the gradients that became zero by unscaling, 0 to 1; NULL unless the report
+        /// measured underflows.
         ZERO_SHARE = sys::GSC_METRIC_ZERO_SHARE;
         /// Overflows since the start.
         TOTAL_OVERFLOWS = sys::GSC_METRIC_TOTAL_OVERFLOWS;
@@ -390,9 +391,9 @@ choice! {
         TOTAL_BACKOFFS = sys::GSC_METRIC_TOTAL_BACKOFFS;
         /// Steps since the scale changed.
         STEPS_SINCE_CHANGE = sys::GSC_METRIC_STEPS_SINCE_CHANGE;
-        /// Elements that are NaN, if there is a report.
+        /// Elements that are NaN; NULL unless report.kind is TENSORS.
         NAN_COUNT = sys::GSC_METRIC_NAN_COUNT;
-        /// Elements that are Inf, if there is a report.
+        /// Elements that are Inf; NULL unless report.kind is TENSORS.
         INF_COUNT = sys::GSC_METRIC_INF_COUNT;
         /// Threshold that the guard compared the norm with; NULL if it compared none.
         GUARD_THRESHOLD = sys::GSC_METRIC_GUARD_THRESHOLD;
@@ -461,9 +462,10 @@ fields! {
     /// [`OverflowTest`].
     overflow_test: OverflowTest;
     /// Number of overflows that make a backoff; the overflows before the last are absorbed;
-    /// overflow_reset restarts the count; 0 is 1.
+    /// overflow_reset says what restarts the count; 0 is 1.
     hysteresis: u32;
-    /// [`OverflowReset`]: events that set that count to 0.
+    /// [`OverflowReset`]: events that set that count to 0; 0: none, so after the first backoff
+    /// every overflow backs off.
     overflow_reset: OverflowReset;
     /// 1: a new scale is in force one update later.
     apply_delay: u32;
@@ -475,7 +477,9 @@ fields! {
     max_failed_backoffs: u64;
     /// [`Quirk`]; 0 in any new policy.
     quirks: Quirk;
-    /// Not 0: the scale is predicted so that scale * amax is this; no steps are counted.
+    /// Above 0: each update predicts a scale so that scale * amax is this, from means of
+    /// log2(amax), without growth and backoff; max_scale and min_scale then need
+    /// [`LimitRule::ENFORCE`]; 0: off.
     target_amax: f64;
     /// Decay of the running mean of log2(amax); from 0, below 1.
     log2_decay: f64;
@@ -483,7 +487,7 @@ fields! {
     log2_slow_decay: f64;
     /// Standard deviations kept free above the mean.
     log2_margin_sigmas: f64;
-    /// Sample of log2(amax) for an overflow.
+    /// Log2(amax) that an overflow counts as.
     overflow_sample_log2: f64;
     /// A norm above this is an outlier; 0: no such threshold.
     guard_norm: f64;

@@ -23,12 +23,12 @@ extern "C" {
  * and numbers of that time.
  *
  *     gsc_exec.stream          CUstream; NULL is the legacy default stream
- *     gsc_exec.workspace       scratch memory of the device
+ *     gsc_exec.workspace       scratch memory of the device, aligned to 8 bytes; only calls on tensors need it
  *     gsc_exec.workspace_size  its bytes, at least as many as gsc_workspace_size says
  *
- * Errors in device memory are found by the device, after the call has returned. Then report.status
- * or state.status has the error, the report has an overflow (overflow, found_inf), the state says
- * skip (skip, skip_f32, GSC_EVENT_SKIPPED), and the rest is unchanged. A factor that cannot be made
+ * The device detects errors in its memory after the call has returned. Then report.status or
+ * state.status has the error, the report has an overflow (overflow, found_inf), the state says skip
+ * (skip, skip_f32, GSC_EVENT_SKIPPED), and the rest is unchanged. A factor that cannot be made
  * becomes all zeros, which every call refuses. To get an error message, make the same call on the
  * host with copies of these structs. If the driver refuses a launch, the call fails, but its
  * earlier launches still run.
@@ -103,7 +103,7 @@ GSC_API gsc_status gsc_memory_copy(const gsc_exec *exec, void *to, const void *f
  * Waits until exec->stream has done all work that was enqueued. If the stream is being captured,
  * fails with GSC_ERROR_UNAVAILABLE, and the capture goes on.
  *
- *     exec  NULL: returns at once
+ *     exec  NULL: returns immediately
  */
 GSC_API gsc_status gsc_exec_wait(const gsc_exec *exec, gsc_error *err);
 
