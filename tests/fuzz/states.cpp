@@ -63,6 +63,9 @@ void check_scale(const gsc_policy &p, double scale, double start)
                has_floor = p.min_scale != 0, keeps_ceiling = !predicts && drops(p.ceiling_rule),
                keeps_floor = !predicts && drops(p.floor_rule);
     claim(scale >= 0, "a scale is a number");
+    claim(p.arithmetic == GSC_ARITHMETIC_F64 ||
+              scale == static_cast<double>(static_cast<float>(scale)),
+          "a scale is rounded by the policy's arithmetic");
     claim(!predicts || (scale > 0 && std::isfinite(scale)), "a prediction can multiply");
     claim(std::isfinite(scale) || !std::isfinite(start) || !(has_ceiling || keeps_ceiling),
           "a ceiling keeps the scale finite");
