@@ -71,7 +71,7 @@ inline void check_error(const gsc_error &err, gsc_status status)
     claim(err.subject_length == 0 ||
               (message.find(place(err)) == 0 && message[err.subject_length - 1] == ' '),
           "a sentence begins with its subject", message);
-    claim(!(err.low > err.high) && err.reserved[0] == 0 && err.reserved[1] == 0,
+    claim(!(err.low > err.high) && err.index >= -1 && err.reserved[0] == 0 && err.reserved[1] == 0,
           "a refused number has limits, or none", message);
 }
 
