@@ -176,7 +176,7 @@ TEST_CASE("each finding comes from the run that has the fault, with what to do",
     for (; often.steps < 400; often.steps++)
         often.step(1, 0, often.steps % 10 == 0);
     CHECK(often.finding(GSC_NOTE_OVERFLOWS_OFTEN).value == 0.1);
-    often.steps = 20; // since a checkpoint that has 40 overflows
+    often.steps = 1; // since a checkpoint that has 40 overflows
     CHECK(often.finding(GSC_NOTE_OVERFLOWS_OFTEN).value == 1);
 
     Run vanishing(zeros.init_scale(65536));
