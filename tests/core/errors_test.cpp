@@ -294,7 +294,7 @@ TEST_CASE("a report that no call leaves is refused wherever one is read", "[erro
              {"gsc_state_update", "gsc_factor_clip_grad_norm", "gsc_report_set_rank"})
             check_refused(name, [&](World &w) { row.spoil(w.report); },
                           {GSC_ERROR_REPORT, "report." + row.field, row.hint, {row.value}});
-        for (size_t i : {0, 2})
+        for (size_t i : {size_t{0}, size_t{2}})
             check_refused("gsc_report_merge", [&](World &w) { row.spoil(w.reports[i]); },
                           {GSC_ERROR_REPORT,
                            "reports[" + std::to_string(i) + "]." + row.field,

@@ -323,8 +323,7 @@ TEST_CASE("a format is recognised by its keys, and several that fit are named", 
         REQUIRE(given.status == GSC_OK);
         CHECK(given.first_note().find(sample.format) != std::string::npos);
     }
-    CHECK(import(any, samples[0].entries).first_note() ==
-          "read as torch; same keys: roundpipe");
+    CHECK(import(any, samples[0].entries).first_note() == "read as torch; same keys: roundpipe");
     /* The attributes of flax's DynamicScale are flax's, with its settings; without the count they
      * are torch's. */
     const std::string both = "growth_factor 4 backoff_factor 0.25 growth_interval 7 scale 2048 ";

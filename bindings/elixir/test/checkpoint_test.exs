@@ -99,7 +99,7 @@ defmodule GradScaler.CheckpointTest do
           {%{}, [], "switched off saves none"},
           {%{"lr" => 1}, [], "GradScaler.Checkpoint.formats/0"},
           {@torch, [format: "pytorch"], "format is \"pytorch\""},
-          {many, [], "the number of its entries is 70000: it must be at most 65536: hand over"},
+          {many, [], "the number of its entries is 70000: it must be at most 65536: pass only"},
           {3, [], "a map, a keyword list or a struct"},
           {@torch, [prefix: 3], "prefix is 3"}
         ],

@@ -130,7 +130,7 @@ fn what_cannot_be_is_refused_by_its_key_and_changes_nothing() {
     }
     let many = (0..70000).map(|number| (number.to_string(), 1.0));
     let error = scaler.import("torch", many).unwrap_err();
-    let words = "entries_count is 70000: it must be at most 65536: hand over";
+    let words = "entries_count is 70000: it must be at most 65536: pass only";
     assert!(error.to_string().starts_with(words), "{error}");
     let nothing: [(&str, f64); 0] = [];
     for error in [
