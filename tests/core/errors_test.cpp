@@ -444,6 +444,14 @@ TEST_CASE("fields of a policy that do not go together", "[errors]")
     CHECK(gsc_policy_check(&large, nullptr) == GSC_ERROR_POLICY);
     check_refused("gsc_measure", SET(options.policy = &w.policy, w.policy.struct_size = 42),
                   {GSC_ERROR_STRUCT_SIZE, "policy.struct_size", "is", {}, "options"});
+    struct {
+        gsc_policy policy;
+        uint64_t field; // of a later version
+    } newer = {zeros, 1};
+    newer.policy.struct_size = sizeof newer;
+    check_refused(
+        "gsc_measure", [&](World &w) { w.options.policy = &newer.policy; },
+        {GSC_ERROR_STRUCT_SIZE, "policy", "sets fields that this version (", {}, "options"});
     check_refused("gsc_measure", SET(options.policy = &w.policy, w.policy.reserved = 1),
                   {GSC_ERROR_POLICY, "policy.reserved", " 0", {1, 0, 0}, "options"});
 }
