@@ -260,7 +260,7 @@ static void large_parameters(void)
     CHECK(strcmp(driver->kernel, "gsc_cuda_chunks") == 0); /* for the last 136 */
 }
 
-/* A call whose kernel could only fail, in a way that ends CUDA for the process, is not launched. */
+/* A kernel that could only fail, in a way that ends CUDA for the process, is not launched. */
 static void refused_before_a_launch(void)
 {
     static _Alignas(8) unsigned char memory[4096];

@@ -111,7 +111,7 @@ fn late_gradients_keep_their_factor_and_a_report_that_is_late_or_used_before_is_
         [(); 2].map(|()| scaler.update(report).unwrap().contains(Event::STALE))
     };
     assert_eq!(twice(&mut scaler, &report), [false, true]);
-    // A report of elsewhere is never stale, unless it says of which factor it is.
+    // A report of elsewhere is never stale, unless it names its factor.
     let report = Report::of(false);
     assert_eq!(twice(&mut scaler, &report), [false, false]);
     let report = report.with_factor(&scaler.factor());
