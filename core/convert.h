@@ -11,6 +11,10 @@
 #include <stdint.h>
 #include <string.h>
 
+#ifndef GSC_FUNCTION /* kernels.cu compiles these functions for a device */
+#define GSC_FUNCTION static inline
+#endif
+
 #if defined(__FAST_MATH__) || (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__)
 #error "compile without -ffast-math: NaN, Inf and roundings are what this library is about"
 #endif
@@ -78,28 +82,28 @@ typedef float cb16_wide;
 /* The |bits|: all bits except the sign. */
 #define GSC_MAGNITUDE(dtype, bits) ((dtype##_bits)((bits) & ((dtype##_bits) ~(dtype##_bits)0 >> 1)))
 
-static inline float gsc_float(uint32_t bits)
+GSC_FUNCTION float gsc_float(uint32_t bits)
 {
     float x;
     memcpy(&x, &bits, sizeof x);
     return x;
 }
 
-static inline uint32_t gsc_float_bits(float x)
+GSC_FUNCTION uint32_t gsc_float_bits(float x)
 {
     uint32_t bits;
     memcpy(&bits, &x, sizeof bits);
     return bits;
 }
 
-static inline double gsc_double(uint64_t bits)
+GSC_FUNCTION double gsc_double(uint64_t bits)
 {
     double x;
     memcpy(&x, &bits, sizeof x);
     return x;
 }
 
-static inline uint64_t gsc_double_bits(double x)
+GSC_FUNCTION uint64_t gsc_double_bits(double x)
 {
     uint64_t bits;
     memcpy(&bits, &x, sizeof bits);
@@ -118,22 +122,22 @@ static inline uint64_t gsc_double_bits(double x)
 
 /* ---- the types that multiply ---- */
 
-static inline float f32_load(uint32_t bits)
+GSC_FUNCTION float f32_load(uint32_t bits)
 {
     return gsc_float(bits);
 }
 
-static inline double f64_load(uint64_t bits)
+GSC_FUNCTION double f64_load(uint64_t bits)
 {
     return gsc_double(bits);
 }
 
-static inline uint32_t f32_from_float(float x)
+GSC_FUNCTION uint32_t f32_from_float(float x)
 {
     return gsc_float_bits(x);
 }
 
-static inline uint64_t f64_from_float(float x)
+GSC_FUNCTION uint64_t f64_from_float(float x)
 {
     const uint32_t bits = gsc_float_bits(x);
     const uint64_t quiet = (uint64_t)(bits & 0x80000000u) << 32 | f64_INF |
@@ -141,7 +145,7 @@ static inline uint64_t f64_from_float(float x)
     return GSC_KEEPS_NANS || x == x ? gsc_double_bits((double)x) : quiet;
 }
 
-static inline uint32_t f32_from_double(double x)
+GSC_FUNCTION uint32_t f32_from_double(double x)
 {
     const uint64_t bits = gsc_double_bits(x);
     const uint32_t quiet =
@@ -149,7 +153,7 @@ static inline uint32_t f32_from_double(double x)
     return GSC_KEEPS_NANS || x == x ? gsc_float_bits((float)x) : quiet;
 }
 
-static inline uint64_t f64_from_double(double x)
+GSC_FUNCTION uint64_t f64_from_double(double x)
 {
     return gsc_double_bits(x);
 }
@@ -157,7 +161,7 @@ static inline uint64_t f64_from_double(double x)
 /* ---- narrow types ---- */
 
 /* Returns bits >> shift, rounded to nearest even. */
-static inline uint64_t gsc_round_shift(uint64_t bits, int shift)
+GSC_FUNCTION uint64_t gsc_round_shift(uint64_t bits, int shift)
 {
     uint64_t half = (uint64_t)1 << (shift - 1);
     return (bits + (half - 1) + (bits >> shift & 1)) >> shift;
@@ -167,8 +171,8 @@ static inline uint64_t gsc_round_shift(uint64_t bits, int shift)
  * Rounds a magnitude to a type with `mantissa` bits. The magnitude has an unbiased exponent and a
  * 53-bit significand with 2^52 set. If it is too large for the type, returns `infinity`.
  */
-static inline uint32_t gsc_round(int exponent, uint64_t significand, int mantissa, int bias,
-                                 uint32_t infinity)
+GSC_FUNCTION uint32_t gsc_round(int exponent, uint64_t significand, int mantissa, int bias,
+                                uint32_t infinity)
 {
     const int least = 1 - bias, excess = exponent - least;
     if (excess < -mantissa - 1) /* below half of the smallest subnormal */
@@ -181,7 +185,7 @@ static inline uint32_t gsc_round(int exponent, uint64_t significand, int mantiss
 }
 
 #define GSC_NARROW(dtype)                                                                          \
-    static inline float dtype##_load(dtype##_bits bits)                                            \
+    GSC_FUNCTION float dtype##_load(dtype##_bits bits)                                             \
     {                                                                                              \
         const uint32_t magnitude = GSC_MAGNITUDE(dtype, bits);                                     \
         const uint32_t sign = (uint32_t)(bits ^ magnitude) << (32 - 8 * sizeof bits);              \
@@ -197,7 +201,7 @@ static inline uint32_t gsc_round(int exponent, uint64_t significand, int mantiss
         const uint32_t unit = (128u - dtype##_BIAS - dtype##_MANTISSA) << 23;                      \
         return gsc_float(sign | gsc_float_bits((float)magnitude * gsc_float(unit)));               \
     }                                                                                              \
-    static inline dtype##_bits dtype##_from_double(double x)                                       \
+    GSC_FUNCTION dtype##_bits dtype##_from_double(double x)                                        \
     {                                                                                              \
         const uint64_t bits = gsc_double_bits(x), magnitude = bits & ~((uint64_t)1 << 63);         \
         const uint32_t sign = (uint32_t)(bits >> 63) << (8 * sizeof(dtype##_bits) - 1);            \
@@ -209,7 +213,7 @@ static inline uint32_t gsc_round(int exponent, uint64_t significand, int mantiss
                                                fraction | GSC_NORMAL(f64), dtype##_MANTISSA,       \
                                                dtype##_BIAS, dtype##_INF));                        \
     }                                                                                              \
-    static inline dtype##_bits dtype##_from_float(float x)                                         \
+    GSC_FUNCTION dtype##_bits dtype##_from_float(float x)                                          \
     {                                                                                              \
         const uint32_t bits = gsc_float_bits(x), magnitude = bits & 0x7fffffffu;                   \
         const uint32_t sign = (bits >> 31) << (8 * sizeof(dtype##_bits) - 1);                      \

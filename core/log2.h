@@ -17,7 +17,7 @@
 #endif
 
 /* Returns 2^n for n from -1022 to 1023. */
-static inline double gsc_power_of_two(int n)
+GSC_FUNCTION double gsc_power_of_two(int n)
 {
     return gsc_double((uint64_t)(n + 1023) << 52);
 }
@@ -28,7 +28,7 @@ static inline double gsc_power_of_two(int n)
  * ...). The first two terms and 1 / log(2) are split into halves: the product of the upper halves
  * is then exact.
  */
-static inline double gsc_log2(double x)
+GSC_FUNCTION double gsc_log2(double x)
 {
     const double over_ln2_high = 0x1.71547652p+0, over_ln2_low = 0x1.705fc2eefa2p-33;
     uint64_t bits = gsc_double_bits(x);
@@ -57,7 +57,7 @@ static inline double gsc_log2(double x)
 }
 
 /* Returns 2^x for any x except NaN: 2^n times the series of e^((x - n) log(2)), n = round(x). */
-static inline double gsc_exp2(double x)
+GSC_FUNCTION double gsc_exp2(double x)
 {
     const double ln2 = 0x1.62e42fefa39efp-1, ln2_low = 0x1.abc9e3b39803fp-56;
     if (x > 1100.0)

@@ -16,42 +16,42 @@
 #include "gradscaler.h"
 #include "log2.h"
 
-static inline int gsc_positive(double x)
+GSC_FUNCTION int gsc_positive(double x)
 {
     return x > 0 && isfinite(x);
 }
 
-static inline double gsc_growth_factor(const gsc_policy *p)
+GSC_FUNCTION double gsc_growth_factor(const gsc_policy *p)
 {
     return p->growth_factor == 0.0 ? 1.0 : p->growth_factor;
 }
 
 /* Returns the factor of a backoff; by default it divides by growth_factor. */
-static inline double gsc_backoff_factor(const gsc_policy *p)
+GSC_FUNCTION double gsc_backoff_factor(const gsc_policy *p)
 {
     return p->backoff_factor == 0.0 ? 1.0 / gsc_growth_factor(p) : p->backoff_factor;
 }
 
-static inline uint32_t gsc_hysteresis(const gsc_policy *p)
+GSC_FUNCTION uint32_t gsc_hysteresis(const gsc_policy *p)
 {
     return p->hysteresis > 1 ? p->hysteresis : 1;
 }
 
 /* Returns 1 if a step can change the scale. */
-static inline int gsc_moves(const gsc_policy *p)
+GSC_FUNCTION int gsc_moves(const gsc_policy *p)
 {
     return p->target_amax != 0.0 || gsc_backoff_factor(p) < 1.0 ||
            (p->growth_interval != 0 && gsc_growth_factor(p) > 1.0);
 }
 
 /* Returns 1 if x can be a scale: x and 1 / x are finite and above 0. */
-static inline int gsc_usable(double x)
+GSC_FUNCTION int gsc_usable(double x)
 {
     return gsc_positive(x) && gsc_positive(1.0 / x);
 }
 
 /* Returns x, rounded by the policy's arithmetic. */
-static inline double gsc_rounded(const gsc_policy *p, double x)
+GSC_FUNCTION double gsc_rounded(const gsc_policy *p, double x)
 {
     if (p->arithmetic == GSC_ARITHMETIC_F64)
         return x;
@@ -61,14 +61,14 @@ static inline double gsc_rounded(const gsc_policy *p, double x)
 }
 
 /* Returns a growth or backoff factor, rounded if the policy's arithmetic rounds factors first. */
-static inline double gsc_rounded_factor(const gsc_policy *p, double y)
+GSC_FUNCTION double gsc_rounded_factor(const gsc_policy *p, double y)
 {
     return p->arithmetic >= GSC_ARITHMETIC_F32 ? gsc_rounded(p, y) : y;
 }
 
 /* Returns the new scale after a change from `old` that reached the limit `bound`. */
-static inline double gsc_limited(gsc_state *s, uint32_t rule, double old, double bound,
-                                 uint32_t event)
+GSC_FUNCTION double gsc_limited(gsc_state *s, uint32_t rule, double old, double bound,
+                                uint32_t event)
 {
     s->events |= event | (rule == GSC_LIMIT_STOP ? GSC_EVENT_STOPPED : 0u);
     int old_is_past = event == GSC_EVENT_AT_FLOOR ? old < bound : old > bound;
@@ -78,7 +78,7 @@ static inline double gsc_limited(gsc_state *s, uint32_t rule, double old, double
 }
 
 /* Rounds a limit x > 0 by the policy's arithmetic, up or down. */
-static inline double gsc_rounded_limit(const gsc_policy *p, double x, int round_up)
+GSC_FUNCTION double gsc_rounded_limit(const gsc_policy *p, double x, int round_up)
 {
     if (p->arithmetic == GSC_ARITHMETIC_F64)
         return x;
@@ -88,18 +88,18 @@ static inline double gsc_rounded_limit(const gsc_policy *p, double x, int round_
     return gsc_rounded(p, (double)near);
 }
 
-static inline double gsc_max_scale(const gsc_policy *p)
+GSC_FUNCTION double gsc_max_scale(const gsc_policy *p)
 {
     return p->max_scale == 0.0 ? (double)INFINITY : gsc_rounded_limit(p, p->max_scale, 0);
 }
 
-static inline double gsc_min_scale(const gsc_policy *p)
+GSC_FUNCTION double gsc_min_scale(const gsc_policy *p)
 {
     return p->min_scale == 0.0 ? 0.0 : gsc_rounded_limit(p, p->min_scale, 1);
 }
 
 /* Returns x, or the ceiling if it is enforced and x is above it. */
-static inline double gsc_below_ceiling(const gsc_policy *p, double x)
+GSC_FUNCTION double gsc_below_ceiling(const gsc_policy *p, double x)
 {
     if (p->ceiling_rule != GSC_LIMIT_ENFORCE)
         return x;
@@ -107,7 +107,7 @@ static inline double gsc_below_ceiling(const gsc_policy *p, double x)
     return x > ceiling ? ceiling : x;
 }
 
-static inline double gsc_back_off(const gsc_policy *p, gsc_state *s, double old)
+GSC_FUNCTION double gsc_back_off(const gsc_policy *p, gsc_state *s, double old)
 {
     const int divides = p->backoff_factor == 0.0;
     double factor = gsc_rounded_factor(p, divides ? gsc_growth_factor(p) : p->backoff_factor);
@@ -120,7 +120,7 @@ static inline double gsc_back_off(const gsc_policy *p, gsc_state *s, double old)
                              : gsc_limited(s, p->floor_rule, old, floor, GSC_EVENT_AT_FLOOR);
 }
 
-static inline double gsc_grow(const gsc_policy *p, gsc_state *s, double old)
+GSC_FUNCTION double gsc_grow(const gsc_policy *p, gsc_state *s, double old)
 {
     double growth = gsc_growth_factor(p);
     double new_scale = gsc_rounded(p, old * gsc_rounded_factor(p, growth));
@@ -136,7 +136,7 @@ static inline double gsc_grow(const gsc_policy *p, gsc_state *s, double old)
 }
 
 /* Returns 1 if the hysteresis or the tolerance absorbs this overflow. */
-static inline int gsc_absorbs(const gsc_policy *p, const gsc_state *s)
+GSC_FUNCTION int gsc_absorbs(const gsc_policy *p, const gsc_state *s)
 {
     double overflow_share = (double)s->overflows_since_reset / (double)s->steps_since_change;
     int tolerated = p->quirks & GSC_QUIRK_TOLERANCE_EXCLUSIVE
@@ -145,7 +145,7 @@ static inline int gsc_absorbs(const gsc_policy *p, const gsc_state *s)
     return tolerated || s->overflows_since_reset < (int64_t)p->hysteresis;
 }
 
-static inline int gsc_growth_due(const gsc_policy *p, const gsc_state *s)
+GSC_FUNCTION int gsc_growth_due(const gsc_policy *p, const gsc_state *s)
 {
     int64_t count = p->growth_rule == GSC_GROWTH_ALL_STEPS ? s->steps_since_change : s->good_steps;
     int64_t n = count - (int64_t)p->growth_extra_steps;
@@ -165,7 +165,7 @@ static inline int gsc_growth_due(const gsc_policy *p, const gsc_state *s)
  * Adds a sample x = log2(amax) to the running means and predicts the scale from them. Decays are
  * rounded like factors; 1 - decay is not, as in OpenSeq2Seq.
  */
-static inline double gsc_predict(const gsc_policy *p, gsc_state *s, double x)
+GSC_FUNCTION double gsc_predict(const gsc_policy *p, gsc_state *s, double x)
 {
     double fast_decay = gsc_rounded_factor(p, p->log2_decay);
     double slow_decay = gsc_rounded_factor(p, p->log2_slow_decay);
@@ -185,8 +185,8 @@ static inline double gsc_predict(const gsc_policy *p, gsc_state *s, double x)
 }
 
 /* Counts an overflow. Returns the new scale after a backoff or growth, if one is due. */
-static inline double gsc_back_off_or_grow(const gsc_policy *p, gsc_state *s, int overflow,
-                                          double scale)
+GSC_FUNCTION double gsc_back_off_or_grow(const gsc_policy *p, gsc_state *s, int overflow,
+                                         double scale)
 {
     if (overflow) {
         s->good_steps = 0;
@@ -211,19 +211,19 @@ static inline double gsc_back_off_or_grow(const gsc_policy *p, gsc_state *s, int
 /* The largest norm that is judged: the square of a difference of two norms stays finite. */
 #define GSC_GUARD_MAX_VALUE 0x1p500
 
-static inline int gsc_guards(const gsc_policy *p)
+GSC_FUNCTION int gsc_guards(const gsc_policy *p)
 {
     return p->guard_norm != 0.0 || p->guard_ratio != 0.0 || p->guard_sigmas != 0.0;
 }
 
 /* Returns what the guard judges: the norm of a report, or its number. */
-static inline double gsc_guarded_value(const gsc_report *report)
+GSC_FUNCTION double gsc_guarded_value(const gsc_report *report)
 {
     return report->kind == GSC_REPORT_NUMBER ? report->number : sqrt(report->sum_squares);
 }
 
 /* Returns the least of the policy's thresholds, or infinity if there is none yet. */
-static inline double gsc_guard_threshold(const gsc_policy *p, const gsc_state *s)
+GSC_FUNCTION double gsc_guard_threshold(const gsc_policy *p, const gsc_state *s)
 {
     double least = (double)INFINITY;
     if ((uint64_t)s->guard_count < p->guard_warmup)
@@ -246,7 +246,7 @@ static inline double gsc_guard_threshold(const gsc_policy *p, const gsc_state *s
  * Finch ("Incremental calculation of weighted mean and variance", 2009). A mean of squares minus a
  * squared mean would lose digits, and could be negative.
  */
-static inline void gsc_guard_add_sample(const gsc_policy *p, gsc_state *s, double x)
+GSC_FUNCTION void gsc_guard_add_sample(const gsc_policy *p, gsc_state *s, double x)
 {
     int64_t n = ++s->guard_count;
     double decay = p->guard_decay;
@@ -271,8 +271,8 @@ static inline void gsc_guard_add_sample(const gsc_policy *p, gsc_state *s, doubl
 }
 
 /* Returns the norm to which a norm x above the threshold is clipped. */
-static inline double gsc_guard_target(const gsc_policy *p, const gsc_state *s, double threshold,
-                                      double x)
+GSC_FUNCTION double gsc_guard_target(const gsc_policy *p, const gsc_state *s, double threshold,
+                                     double x)
 {
     if (!(threshold > s->guard_mean))
         return threshold;
@@ -285,7 +285,7 @@ static inline double gsc_guard_target(const gsc_policy *p, const gsc_state *s, d
 }
 
 /* Judges the norm x of a step without overflow: lets it pass, clips or skips it. */
-static inline void gsc_guard_judge(const gsc_policy *p, gsc_state *s, double x)
+GSC_FUNCTION void gsc_guard_judge(const gsc_policy *p, gsc_state *s, double x)
 {
     if (s->guard_count == 0 && s->guard_mean == 0.0)
         s->guard_mean = p->guard_init_mean;
@@ -321,8 +321,8 @@ static inline void gsc_guard_judge(const gsc_policy *p, gsc_state *s, double x)
  * Updates the state by one optimizer step and returns the new scale. Only predictive policies read
  * amax; only policies with a guard read guarded_value. The caller sets s->factor and s->next.
  */
-static inline double gsc_policy_step(const gsc_policy *p, gsc_state *s, int overflow, double amax,
-                                     double guarded_value)
+GSC_FUNCTION double gsc_policy_step(const gsc_policy *p, gsc_state *s, int overflow, double amax,
+                                    double guarded_value)
 {
     double old = s->next.scale, scale = old;
     s->events = overflow ? GSC_EVENT_SKIPPED : 0u;

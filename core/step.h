@@ -43,7 +43,7 @@ typedef struct gsc_step {
  * memcpy of the whole takes as long as a block of numbers. On a device it copies byte by byte, or
  * needs two lines for each word.
  */
-static inline void gsc_copy(void *to, const void *from, size_t size)
+GSC_FUNCTION void gsc_copy(void *to, const void *from, size_t size)
 {
 #ifdef __CUDA_ARCH__
     typedef uint64_t __attribute__((may_alias)) word;
@@ -60,7 +60,7 @@ static inline void gsc_copy(void *to, const void *from, size_t size)
 #endif
 }
 
-static inline void gsc_clear(void *to, size_t size)
+GSC_FUNCTION void gsc_clear(void *to, size_t size)
 {
     for (size_t i = 0; i < size; i += 64)
         memset((char *)to + i, 0, 64);
@@ -68,7 +68,7 @@ static inline void gsc_clear(void *to, size_t size)
 
 /* ---- factors ---- */
 
-static inline gsc_factor gsc_factor_of(double scale, uint64_t generation)
+GSC_FUNCTION gsc_factor gsc_factor_of(double scale, uint64_t generation)
 {
     gsc_factor f;
     f.scale = scale;
@@ -80,19 +80,19 @@ static inline gsc_factor gsc_factor_of(double scale, uint64_t generation)
 }
 
 /* Returns 1 if inverse <= 1 / scale, up to rounding. Clipping only lowers the inverse. */
-static inline int gsc_inverse_is_low(const gsc_factor *f)
+GSC_FUNCTION int gsc_inverse_is_low(const gsc_factor *f)
 {
     return f->scale * f->inverse <= 1 + 0x1p-20;
 }
 
-static inline gsc_status gsc_factor_status(const gsc_factor *f)
+GSC_FUNCTION gsc_status gsc_factor_status(const gsc_factor *f)
 {
     return gsc_positive(f->scale) && gsc_positive(f->inverse) && gsc_inverse_is_low(f)
                ? GSC_OK
                : GSC_ERROR_FACTOR;
 }
 
-static inline gsc_status gsc_factor_times(const gsc_factor *factor, double by, gsc_factor *out)
+GSC_FUNCTION gsc_status gsc_factor_times(const gsc_factor *factor, double by, gsc_factor *out)
 {
     gsc_factor product = *factor;
     if (gsc_factor_status(factor) != GSC_OK)
@@ -115,7 +115,7 @@ typedef struct gsc_sum {
     uint64_t n;
 } gsc_sum;
 
-static inline void gsc_sum_add(gsc_sum *sum, double addend)
+GSC_FUNCTION void gsc_sum_add(gsc_sum *sum, double addend)
 {
     sum->run += addend;
     if (++sum->n % GSC_RUN == 0) {
@@ -124,7 +124,7 @@ static inline void gsc_sum_add(gsc_sum *sum, double addend)
     }
 }
 
-static inline double gsc_sum_total(const gsc_sum *sum)
+GSC_FUNCTION double gsc_sum_total(const gsc_sum *sum)
 {
     return sum->runs + sum->run;
 }
@@ -134,23 +134,23 @@ static inline double gsc_sum_total(const gsc_sum *sum)
 #define GSC_WANT_ALL (GSC_WANT_NORM | GSC_WANT_AMAX | GSC_WANT_UNDERFLOW)
 
 /* Returns the measurements that a policy needs, as GSC_WANT_* bits. */
-static inline uint32_t gsc_policy_wants(const gsc_policy *policy)
+GSC_FUNCTION uint32_t gsc_policy_wants(const gsc_policy *policy)
 {
     const int by_norm = policy->overflow_test == GSC_TEST_NORM || gsc_guards(policy);
     return (by_norm ? GSC_WANT_NORM : 0u) | (policy->target_amax != 0 ? GSC_WANT_AMAX : 0u);
 }
 
-static inline int gsc_has_bad(const gsc_report *report)
+GSC_FUNCTION int gsc_has_bad(const gsc_report *report)
 {
     return (report->nan_count | report->inf_count) != 0;
 }
 
-static inline int gsc_says_overflow(const gsc_report *report)
+GSC_FUNCTION int gsc_says_overflow(const gsc_report *report)
 {
     return report->overflow != 0 || report->found_inf != 0 || report->status != GSC_OK;
 }
 
-static inline int gsc_overflowed(const gsc_policy *policy, const gsc_report *report)
+GSC_FUNCTION int gsc_overflowed(const gsc_policy *policy, const gsc_report *report)
 {
     if (gsc_says_overflow(report))
         return 1;
@@ -162,15 +162,15 @@ static inline int gsc_overflowed(const gsc_policy *policy, const gsc_report *rep
     return policy->overflow_test == GSC_TEST_NORM && !(square <= 0x1.fffffep127);
 }
 
-static inline void gsc_set_overflow(gsc_report *report, int overflow)
+GSC_FUNCTION void gsc_set_overflow(gsc_report *report, int overflow)
 {
     report->overflow = overflow;
     report->found_inf = (float)overflow;
 }
 
 /* Completes a report that has only measurements. policy NULL: Inf and NaN are overflows. */
-static inline void gsc_report_finish(gsc_report *report, uint32_t want, uint64_t generation,
-                                     const gsc_policy *policy)
+GSC_FUNCTION void gsc_report_finish(gsc_report *report, uint32_t want, uint64_t generation,
+                                    const gsc_policy *policy)
 {
     report->kind = GSC_REPORT_TENSORS;
     report->measured = want;
@@ -181,13 +181,13 @@ static inline void gsc_report_finish(gsc_report *report, uint32_t want, uint64_t
 }
 
 /* Marks a report as failed: sets its status and an overflow. */
-static inline void gsc_report_failed(gsc_report *report, gsc_status status)
+GSC_FUNCTION void gsc_report_failed(gsc_report *report, gsc_status status)
 {
     report->status = status;
     gsc_set_overflow(report, 1);
 }
 
-static inline int gsc_words_are_zero(const uint64_t *words, uint32_t n)
+GSC_FUNCTION int gsc_words_are_zero(const uint64_t *words, uint32_t n)
 {
     uint64_t any = 0;
     GSC_ROLLED for (uint32_t i = 0; i < n; i++) any |= words[i];
@@ -217,7 +217,7 @@ static inline int gsc_words_are_zero(const uint64_t *words, uint32_t n)
     X(clamped, NAN, "0 or above", r->clamped >= 0)
 
 /* Returns 1 if no call filled the report in. A report with an overflow needs no kind. */
-static inline int gsc_is_unfilled(const gsc_report *r)
+GSC_FUNCTION int gsc_is_unfilled(const gsc_report *r)
 {
     return r->kind == GSC_REPORT_NONE && !gsc_says_overflow(r);
 }
@@ -227,7 +227,7 @@ static inline int gsc_is_unfilled(const gsc_report *r)
  * Returns 1 if the 8 words from elements to clamped are 0 or above, and the 16 from number to the
  * end are 0. By pairs, which no compiler makes by itself, a merge takes a sixth less time.
  */
-static inline int gsc_report_is_usual(const gsc_report *r)
+GSC_FUNCTION int gsc_report_is_usual(const gsc_report *r)
 {
     typedef uint64_t pair __attribute__((vector_size(16), aligned(8), may_alias));
     const pair *counts = (const pair *)&r->elements, *rest = (const pair *)&r->number;
@@ -238,7 +238,7 @@ static inline int gsc_report_is_usual(const gsc_report *r)
 }
 #endif
 
-static inline gsc_status gsc_report_values_status(const gsc_report *r)
+GSC_FUNCTION gsc_status gsc_report_values_status(const gsc_report *r)
 {
 #define GSC_HOLDS(field, high, words, holds)                                                       \
     if (!(holds))                                                                                  \
@@ -256,13 +256,13 @@ static inline gsc_status gsc_report_values_status(const gsc_report *r)
 }
 
 /* Returns the GSC_WANT_* bits that the policy needs and the report lacks. A number is a norm. */
-static inline uint32_t gsc_report_lacks(const gsc_policy *policy, const gsc_report *report)
+GSC_FUNCTION uint32_t gsc_report_lacks(const gsc_policy *policy, const gsc_report *report)
 {
     const uint32_t number = report->kind == GSC_REPORT_NUMBER ? GSC_WANT_NORM : 0u;
     return gsc_says_overflow(report) ? 0u : gsc_policy_wants(policy) & ~(report->measured | number);
 }
 
-static inline gsc_status gsc_report_status(const gsc_policy *policy, const gsc_report *report)
+GSC_FUNCTION gsc_status gsc_report_status(const gsc_policy *policy, const gsc_report *report)
 {
     return report->status == GSC_OK && !gsc_report_lacks(policy, report) && report->amax >= 0 &&
                    isfinite(report->amax) && gsc_report_values_status(report) == GSC_OK
@@ -270,7 +270,7 @@ static inline gsc_status gsc_report_status(const gsc_policy *policy, const gsc_r
                : GSC_ERROR_REPORT;
 }
 
-static inline gsc_status gsc_norm_status(const gsc_report *report)
+GSC_FUNCTION gsc_status gsc_norm_status(const gsc_report *report)
 {
     return (report->measured & GSC_WANT_NORM) && report->status == GSC_OK &&
                    isfinite(report->sum_squares) && gsc_report_values_status(report) == GSC_OK
@@ -278,7 +278,7 @@ static inline gsc_status gsc_norm_status(const gsc_report *report)
                : GSC_ERROR_REPORT;
 }
 
-static inline gsc_status gsc_factor_shrunk(gsc_factor factor, double coefficient, gsc_factor *out)
+GSC_FUNCTION gsc_status gsc_factor_shrunk(gsc_factor factor, double coefficient, gsc_factor *out)
 {
     if (coefficient < 1.0)
         factor.inverse *= coefficient;
@@ -289,8 +289,8 @@ static inline gsc_status gsc_factor_shrunk(gsc_factor factor, double coefficient
     return GSC_OK;
 }
 
-static inline gsc_status gsc_factor_clipped(const gsc_factor *factor, const gsc_report *report,
-                                            double max_norm, gsc_factor *out)
+GSC_FUNCTION gsc_status gsc_factor_clipped(const gsc_factor *factor, const gsc_report *report,
+                                           double max_norm, gsc_factor *out)
 {
     const gsc_factor unclipped = factor ? *factor : gsc_factor_of(1, 0);
     if (gsc_factor_status(&unclipped) != GSC_OK)
@@ -301,13 +301,13 @@ static inline gsc_status gsc_factor_clipped(const gsc_factor *factor, const gsc_
 }
 
 /* Adds and wraps around: an absurd report must not cause undefined behaviour. */
-static inline int64_t gsc_add_wrapping(int64_t a, int64_t b)
+GSC_FUNCTION int64_t gsc_add_wrapping(int64_t a, int64_t b)
 {
     return (int64_t)((uint64_t)a + (uint64_t)b);
 }
 
 /* Adds the counts of `from` to `to`, but not the sum of squares: its order of addition is fixed. */
-static inline void gsc_report_add(gsc_report *to, const gsc_report *from)
+GSC_FUNCTION void gsc_report_add(gsc_report *to, const gsc_report *from)
 {
     if (from->amax > to->amax || isnan(from->amax))
         to->amax = from->amax;
@@ -328,7 +328,7 @@ static inline void gsc_report_add(gsc_report *to, const gsc_report *from)
 }
 
 /* Returns the first report with another digest than the reports before it, or n. */
-static inline uint64_t gsc_first_mismatch(const gsc_report *reports, uint64_t n)
+GSC_FUNCTION uint64_t gsc_first_mismatch(const gsc_report *reports, uint64_t n)
 {
     uint64_t agreement = 0;
     for (uint64_t i = 0; i < n; i++) {
@@ -341,8 +341,8 @@ static inline uint64_t gsc_first_mismatch(const gsc_report *reports, uint64_t n)
 }
 
 /* Merges reports. policy NULL: an overflow in any report is an overflow. */
-static inline gsc_status gsc_merged(const gsc_report *reports, uint64_t n, uint32_t merge,
-                                    const gsc_policy *policy, gsc_report *out)
+GSC_FUNCTION gsc_status gsc_merged(const gsc_report *reports, uint64_t n, uint32_t merge,
+                                   const gsc_policy *policy, gsc_report *out)
 {
     gsc_report r;
     gsc_sum sum = {0, 0, 0};
@@ -397,13 +397,13 @@ static inline gsc_status gsc_merged(const gsc_report *reports, uint64_t n, uint3
 #define GSC_COUNT_MOST           0x1p62
 
 /* Returns 1 if `inverse` is 1 / scale in any rounding mode. */
-static inline int gsc_is_inverse(double scale, double inverse)
+GSC_FUNCTION int gsc_is_inverse(double scale, double inverse)
 {
     return inverse == 1.0 / scale || fabs(scale * inverse - 1.0) < 0x1p-50;
 }
 
 /* Returns 1 if `y` is x rounded to float in any rounding mode, with or without flush to zero. */
-static inline int gsc_is_float_of(double x, float y)
+GSC_FUNCTION int gsc_is_float_of(double x, float y)
 {
     if ((double)y == x)
         return 1; /* the inverse of a scale of -0 is -Inf */
@@ -459,13 +459,13 @@ static inline int gsc_is_float_of(double x, float y)
 #define GSC_HOLDS(field, low, high, holds)                                                         \
     if (!(holds))                                                                                  \
         return GSC_ERROR_STATE;
-static inline gsc_status gsc_state_values_status(const gsc_state *s)
+GSC_FUNCTION gsc_status gsc_state_values_status(const gsc_state *s)
 {
     GSC_FOR_STATE_VALUES(GSC_HOLDS)
     return GSC_RESERVED_IS_ZERO(s) ? GSC_OK : GSC_ERROR_STATE;
 }
 
-static inline gsc_status gsc_state_status(const gsc_state *s)
+GSC_FUNCTION gsc_status gsc_state_status(const gsc_state *s)
 {
     GSC_FOR_STATE_FACTORS(GSC_HOLDS)
     return gsc_state_values_status(s);
@@ -473,7 +473,7 @@ static inline gsc_status gsc_state_status(const gsc_state *s)
 #undef GSC_HOLDS
 
 /* Sets the fields that repeat the event SKIPPED: skip, skip_f32, guard_multiplier. */
-static inline void gsc_set_skip(gsc_state *s)
+GSC_FUNCTION void gsc_set_skip(gsc_state *s)
 {
     s->skip = (s->events & GSC_EVENT_SKIPPED) != 0;
     s->skip_f32 = (float)s->skip;
@@ -484,8 +484,8 @@ static inline void gsc_set_skip(gsc_state *s)
 }
 
 /* Makes the first state, or a state with the scale and the counts of `from`. */
-static inline gsc_status gsc_state_made(const gsc_policy *policy, const gsc_state *from,
-                                        gsc_state *out)
+GSC_FUNCTION gsc_status gsc_state_made(const gsc_policy *policy, const gsc_state *from,
+                                       gsc_state *out)
 {
     double scale = policy->init_scale == 0 ? 1.0 : policy->init_scale;
     uint64_t generation = 1;
@@ -509,8 +509,8 @@ static inline gsc_status gsc_state_made(const gsc_policy *policy, const gsc_stat
     return GSC_OK;
 }
 
-static inline gsc_status gsc_updated(const gsc_policy *policy, const gsc_state *state,
-                                     const gsc_report *report, gsc_state *out)
+GSC_FUNCTION gsc_status gsc_updated(const gsc_policy *policy, const gsc_state *state,
+                                    const gsc_report *report, gsc_state *out)
 {
     if (gsc_state_status(state) != GSC_OK)
         return GSC_ERROR_STATE;
@@ -534,8 +534,8 @@ static inline gsc_status gsc_updated(const gsc_policy *policy, const gsc_state *
 #define GSC_EVENTS_OF_STEP                                                                         \
     (GSC_EVENT_SKIPPED | GSC_EVENT_STOPPED | GSC_EVENT_OUTLIER | GSC_EVENT_CLIPPED)
 
-static inline gsc_status gsc_decisions_combined(const gsc_state *state, const gsc_state *other,
-                                                gsc_state *out)
+GSC_FUNCTION gsc_status gsc_decisions_combined(const gsc_state *state, const gsc_state *other,
+                                               gsc_state *out)
 {
     if (gsc_state_status(state) != GSC_OK || gsc_state_status(other) != GSC_OK)
         return GSC_ERROR_STATE;
@@ -557,8 +557,8 @@ static inline gsc_status gsc_decisions_combined(const gsc_state *state, const gs
     return GSC_OK;
 }
 
-static inline gsc_status gsc_factor_guarded(const gsc_factor *factor, const gsc_state *state,
-                                            gsc_factor *out)
+GSC_FUNCTION gsc_status gsc_factor_guarded(const gsc_factor *factor, const gsc_state *state,
+                                           gsc_factor *out)
 {
     const gsc_factor unclipped = factor ? *factor : gsc_factor_of(1, 0);
     if (gsc_factor_status(&unclipped) != GSC_OK)
@@ -571,7 +571,7 @@ static inline gsc_status gsc_factor_guarded(const gsc_factor *factor, const gsc_
 
 /* ---- agreement ---- */
 
-static inline uint64_t gsc_number_word(double x)
+GSC_FUNCTION uint64_t gsc_number_word(double x)
 {
     return gsc_double_bits(x + 0.0); /* -0 is 0 */
 }
@@ -580,7 +580,7 @@ static inline uint64_t gsc_number_word(double x)
  * Mixes words into a digest. The mixing is one to one: if exactly one word differs, the digests
  * differ. If more words differ, the digests are equal with a probability of 2^-64.
  */
-static inline uint64_t gsc_digest_mixed(uint64_t digest, const uint64_t *words, size_t n)
+GSC_FUNCTION uint64_t gsc_digest_mixed(uint64_t digest, const uint64_t *words, size_t n)
 {
     GSC_ROLLED for (size_t i = 0; i < n; i++)
     {
@@ -591,7 +591,7 @@ static inline uint64_t gsc_digest_mixed(uint64_t digest, const uint64_t *words, 
 }
 
 /* Returns a digest of all that decides later steps, never 0. A default counts as its value. */
-static inline uint64_t gsc_digest(const gsc_policy *p, const gsc_state *s)
+GSC_FUNCTION uint64_t gsc_digest(const gsc_policy *p, const gsc_state *s)
 {
     const int guards = !p || gsc_guards(p);
     uint64_t digest = (uint64_t)(p != NULL) << 1 | (uint64_t)(s != NULL);
@@ -637,8 +637,8 @@ static inline uint64_t gsc_digest(const gsc_policy *p, const gsc_state *s)
 }
 
 /* Writes the rank and the digest into a report. policy or state NULL: not in the digest. */
-static inline gsc_status gsc_stamped(const gsc_report *report, const gsc_policy *policy,
-                                     const gsc_state *state, uint64_t rank, gsc_report *out)
+GSC_FUNCTION gsc_status gsc_stamped(const gsc_report *report, const gsc_policy *policy,
+                                    const gsc_state *state, uint64_t rank, gsc_report *out)
 {
     if (gsc_report_values_status(report) != GSC_OK)
         return GSC_ERROR_REPORT;
@@ -652,7 +652,7 @@ static inline gsc_status gsc_stamped(const gsc_report *report, const gsc_policy 
 
 /* ---- every kind of step ---- */
 
-static inline gsc_status gsc_step_run(const gsc_step *p)
+GSC_FUNCTION gsc_status gsc_step_run(const gsc_step *p)
 {
     switch (p->kind) {
     case GSC_STEP_MULTIPLY:
@@ -677,7 +677,7 @@ static inline gsc_status gsc_step_run(const gsc_step *p)
 }
 
 /* Writes the result of a failed step on a device, which has no *err: the input and the status. */
-static inline void gsc_step_failed(const gsc_step *p, gsc_status status)
+GSC_FUNCTION void gsc_step_failed(const gsc_step *p, gsc_status status)
 {
     switch (p->kind) {
     case GSC_STEP_MULTIPLY:

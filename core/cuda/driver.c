@@ -60,6 +60,7 @@ enum {
     CAPTURE_IMPLICIT = 906,
     OPTION_ERROR_LOG = 5,
     OPTION_ERROR_LOG_SIZE = 6,
+    PROCESSORS = 16,
     CAPABILITY_MAJOR = 75,
     CAPABILITY_MINOR = 76,
     CAPTURE_RELAXED = 2, /* mode of a thread: loading is allowed and does not break a capture */
@@ -86,7 +87,7 @@ static const char *const kernel_names[] = {
 enum { KERNELS = sizeof kernel_names / sizeof *kernel_names };
 
 struct gsc_cuda {
-    int32_t device;
+    int32_t device, processors;
     pid_t process;
     void *context, *module;
     void *functions[KERNELS];
@@ -308,6 +309,8 @@ static gsc_status open_device(gsc_cuda *cuda, gsc_error *err)
         result = driver.device_attribute(&major, CAPABILITY_MAJOR, device);
     if (result == 0)
         result = driver.device_attribute(&minor, CAPABILITY_MINOR, device);
+    if (result == 0)
+        result = driver.device_attribute(&cuda->processors, PROCESSORS, device);
     if (result == 0 && major < LEAST_CAPABILITY)
         return gsc_fail_otherwise(err, GSC_ERROR_UNAVAILABLE, 0, "options.device",
                                   "CUDA device %d has compute capability %d.%d: %d.0 is needed",
@@ -400,6 +403,12 @@ bool gsc_cuda_has(const gsc_exec *exec, int kernel)
 {
     const gsc_cuda *cuda = exec->context->data;
     return cuda->functions[kernel];
+}
+
+uint32_t gsc_cuda_blocks(const gsc_exec *exec)
+{
+    const gsc_cuda *cuda = exec->context->data;
+    return GSC_CUDA_BLOCKS_PER_PROCESSOR * (uint32_t)cuda->processors;
 }
 
 gsc_status gsc_cuda_launch(const gsc_exec *exec, int kernel, uint32_t blocks, uint32_t threads,

@@ -34,6 +34,9 @@ gsc_status gsc_cuda_check(const gsc_exec *exec, gsc_error *err);
 /* Returns true if the driver takes a kernel of launch.h; GSC_CUDA_many needs CUDA 12.1. */
 bool gsc_cuda_has(const gsc_exec *exec, int kernel);
 
+/* Returns how many blocks of GSC_CUDA_THREADS threads the device runs at once. */
+uint32_t gsc_cuda_blocks(const gsc_exec *exec);
+
 /*
  * Enqueues kernel number `kernel` of launch.h. The parameter is copied before the call returns. The
  * caller's current context stays current.

@@ -3,8 +3,10 @@
  * The table of operations of a CUDA device, and the launches of each call. A call only launches
  * kernels; the host does not wait between launches.
  */
+#include <stdatomic.h>
 #include <stddef.h>
 #include <string.h>
+#include <time.h>
 
 #include "driver.h"
 #include "launch.h"
@@ -31,15 +33,14 @@ static gsc_cuda_policy policy_of(const gsc_policy *policy)
 
 static uint64_t size_for(const gsc_job *job)
 {
-    return sizeof(gsc_cuda_workspace) +
-           job->n * (sizeof(gsc_cuda_record) + sizeof(gsc_cuda_tensor)) +
+    return sizeof(gsc_cuda_workspace) + job->n * sizeof(gsc_cuda_tensor) +
            job->chunks * sizeof(gsc_cuda_chunk);
 }
 
-/* Checks the list's size: a device counts chunks in 31 bits. */
+/* Checks the list's size: a device counts tensors and chunks in 31 bits. */
 static gsc_status list_check(const gsc_job *job, gsc_error *err)
 {
-    if (job->chunks > INT32_MAX || job->n > UINT32_MAX)
+    if (job->chunks > INT32_MAX || job->n > INT32_MAX)
         return gsc_fail(err, GSC_ERROR_COUNT, job->tensors_argument, -1, "tensors",
                         "has more elements than the memory of a device");
     return GSC_OK;
@@ -73,57 +74,61 @@ static uint64_t sampled_elements(const gsc_tensor *tensor)
     return sampled / gsc_reals[tensor->dtype].parts;
 }
 
-/* Describes tensor i for the kernels. Returns the number of its chunks. */
-static uint32_t describe(const gsc_job *job, uint64_t i, gsc_cuda_tensor *to)
+/* Describes tensors from `first` on for the kernels; `end` is the chunk after those before. */
+static void describe(const gsc_job *job, uint64_t first, uint64_t n, uint32_t end,
+                     gsc_cuda_tensor *to)
 {
-    const gsc_tensor *in = &job->in[i], *out = job->out ? &job->out[i] : in;
-    to->in = in->data;
-    to->out = job->out ? out->data : NULL;
-    to->last = (uint16_t)((gsc_numbers_of(in) - 1) % GSC_CHUNK);
-    to->in_dtype = (uint8_t)(gsc_reals[in->dtype].real |
-                             (gsc_reals[in->dtype].parts == 2 ? GSC_CUDA_COMPLEX : 0));
-    to->out_dtype = gsc_reals[out->dtype].real;
-    return (uint32_t)gsc_chunks_of(in);
+    for (uint64_t i = first; i < first + n; i++, to++) {
+        const gsc_tensor *in = &job->in[i], *out = job->out ? &job->out[i] : in;
+        to->in = in->data;
+        to->out = job->out ? out->data : NULL;
+        to->end = end += (uint32_t)gsc_chunks_of(in);
+        to->last = (uint16_t)((gsc_numbers_of(in) - 1) % GSC_CHUNK);
+        to->in_dtype = (uint8_t)(gsc_reals[in->dtype].real |
+                                 (gsc_reals[in->dtype].parts == 2 ? GSC_CUDA_COMPLEX : 0));
+        to->out_dtype = gsc_reals[out->dtype].real;
+    }
 }
 
-/* Launches the kernels that write the call and its list, as few as the driver allows. */
-static gsc_status launch_begin(const gsc_exec *exec, const gsc_job *job,
-                               const gsc_cuda_begin_header *header, gsc_error *err)
+/* Launches the kernels that write a list into the workspace, as few as the driver allows. */
+static gsc_status launch_list(const gsc_exec *exec, const gsc_job *job, gsc_cuda_tensor *list,
+                              int64_t *bins, gsc_error *err)
 {
     const bool has_many = gsc_cuda_has(exec, GSC_CUDA_many);
+    _Static_assert(sizeof(gsc_cuda_many_parameter) <= 32764, "drivers from CUDA 12.1 on take it");
     gsc_cuda_many_parameter p; /* not cleared: often only the beginning is used */
-    p.header = *header;
-    memset(p.tensors, 0, sizeof *p.tensors);
-    uint64_t first = 0;
-    do { /* an empty list also has a call */
+    p.header.bins = bins;
+    uint32_t end = 0;
+    for (uint64_t first = 0; first < job->n; first += p.header.tensors) {
         const bool many = has_many && job->n - first > GSC_CUDA_TENSORS;
         const uint64_t most = many ? GSC_CUDA_MANY : GSC_CUDA_TENSORS, left = job->n - first;
-        const uint32_t n = (uint32_t)(left < most ? left : most);
-        p.header.first_tensor = (uint32_t)first;
-        p.header.tensors = n;
-        for (uint32_t i = 1; i <= n; i++)
-            p.tensors[i].end = p.tensors[i - 1].end + describe(job, first + i - 1, &p.tensors[i]);
-        memset(p.tensors + 1 + n, 0, (most - n) * sizeof *p.tensors);
-        GSC_TRY(gsc_cuda_launch(exec, many ? GSC_CUDA_many : GSC_CUDA_begin,
-                                n / GSC_CUDA_THREADS + 1, GSC_CUDA_THREADS, &p, err));
-        p.tensors[0] = p.tensors[n];
-        first += n;
-    } while (first < job->n);
+        p.header.to = list + first;
+        p.header.tensors = left < most ? left : most;
+        describe(job, first, p.header.tensors, end, p.tensors);
+        end = p.tensors[p.header.tensors - 1].end;
+        memset(p.tensors + p.header.tensors, 0, (most - p.header.tensors) * sizeof *p.tensors);
+        GSC_TRY(gsc_cuda_launch(exec, many ? GSC_CUDA_many : GSC_CUDA_list,
+                                (uint32_t)(p.header.tensors - 1) / GSC_CUDA_THREADS + 1,
+                                GSC_CUDA_THREADS, &p, err));
+    }
     return GSC_OK;
 }
 
 /*
- * Launches a pass over the list. Smaller blocks on more processors would hardly make a short list
- * faster: numerics.md defines the order in a lane, so a thread runs 64 rows one after the other.
+ * Returns a number for gsc_cuda_call.first_ended. Multiples of 2^64 over the golden ratio are far
+ * from each other for all calls of a process, and start elsewhere in the next.
  */
-static gsc_status launch_chunks(const gsc_exec *exec, const gsc_job *job, const gsc_cuda_call *call,
-                                const gsc_cuda_tensor *list, gsc_error *err)
+static uint64_t new_ended(void)
 {
-    _Static_assert(offsetof(gsc_cuda_call, multiplier) % 32 == 0, "one access loads what follows");
-    const gsc_cuda_chunks_parameter p = {call, list, (uint32_t)job->n};
-    if (job->chunks == 0)
-        return GSC_OK;
-    return gsc_cuda_launch(exec, GSC_CUDA_chunks, (uint32_t)job->chunks, GSC_CUDA_THREADS, &p, err);
+    static _Atomic uint64_t last;
+    if (atomic_load(&last) == 0) {
+        struct timespec now;
+        uint64_t none = 0;
+        (void)timespec_get(&now, TIME_UTC);
+        atomic_compare_exchange_strong(
+            &last, &none, ((uint64_t)now.tv_sec << 32 ^ (uint64_t)now.tv_nsec << 2) | 1);
+    }
+    return atomic_fetch_add(&last, UINT64_C(0x9e3779b97f4a7c15));
 }
 
 static gsc_status tensors(const gsc_exec *exec, const gsc_job *job, gsc_error *err)
@@ -135,45 +140,52 @@ static gsc_status tensors(const gsc_exec *exec, const gsc_job *job, gsc_error *e
     GSC_TRY(list_check(job, err));
     GSC_TRY(workspace_check(exec, size_for(job), err));
     gsc_cuda_workspace *workspace = exec->workspace;
-    gsc_cuda_record *records = (gsc_cuda_record *)(void *)(workspace + 1);
-    gsc_cuda_tensor *list = (gsc_cuda_tensor *)(void *)(records + job->n);
+    gsc_cuda_tensor *list = (gsc_cuda_tensor *)(void *)(workspace + 1);
+    const uint32_t most = gsc_cuda_blocks(exec), chunks = (uint32_t)job->chunks;
+    const uint32_t blocks = chunks == 0 ? 1 : chunks < most ? chunks : most;
     const bool adds = job->operation == GSC_OPERATION_ADD;
-    gsc_cuda_begin_header header = {
-        .workspace = workspace,
-        .factor = job->factor,
-        .by_scale = job->by_scale,
-        .call = {.list = list,
-                 .records = records,
+    const bool has_results = job->report || job->per_tensor || job->histogram || adds;
+    const bool has_bins = job->histogram && job->n > 0;
+    const bool is_long = job->n > GSC_CUDA_TENSORS || has_bins;
+    _Static_assert(sizeof(gsc_cuda_chunks_parameter) <= 4096, "all drivers take it");
+    gsc_cuda_chunks_parameter p = {
+        .call = {.factor = job->factor,
+                 .by_scale = job->by_scale,
                  .chunks = (gsc_cuda_chunk *)(void *)(list + job->n),
+                 .ended = has_results ? &workspace->ended : NULL,
+                 .first_ended = new_ended(),
                  .overflow = adds ? &workspace->overflow : NULL,
-                 .bins = job->histogram ? workspace->bins : NULL,
+                 .bins = has_bins ? workspace->bins : NULL,
                  .report = job->report,
                  .per_tensor = job->per_tensor,
                  .histogram = job->histogram,
-                 .tensors = job->n,
-                 .all_chunks = job->chunks,
+                 .tensors = (uint32_t)job->n,
+                 .all_chunks = chunks,
+                 .prefetches = blocks <= most / GSC_CUDA_BLOCKS_PER_PROCESSOR,
                  .elements = job->elements,
                  .operation = job->clamp != 0 ? GSC_CUDA_CLAMP : GSC_CUDA_STORE,
                  .want = job->want,
                  .writes = !adds},
+        .policy = policy_of(job->policy),
+        .list = is_long ? list : NULL,
     };
     for (uint32_t dtype = 0; job->clamp != 0 && dtype < gsc_dtypes; dtype++)
-        header.call.limits[dtype] = gsc_clamp_limit(dtype, job->clamp);
+        p.call.limits[dtype] = gsc_clamp_limit(dtype, job->clamp);
     for (uint64_t i = 0; job->histogram && i < job->n; i++)
-        header.call.histogram_elements += (int64_t)sampled_elements(&job->in[i]);
-    GSC_TRY(launch_begin(exec, job, &header, err));
-    GSC_TRY(launch_chunks(exec, job, &workspace->call, list, err));
-    if (adds)
-        GSC_TRY(launch_chunks(exec, job, &workspace->add, list, err));
-    if (!job->report && !job->per_tensor && !job->histogram)
+        p.call.histogram_elements += (int64_t)sampled_elements(&job->in[i]);
+    if (is_long)
+        GSC_TRY(launch_list(exec, job, list, p.call.bins, err));
+    else
+        describe(job, 0, job->n, 0, p.tensors);
+    GSC_TRY(gsc_cuda_launch(exec, GSC_CUDA_chunks, blocks, GSC_CUDA_THREADS, &p, err));
+    if (!adds)
         return GSC_OK;
-    if (job->chunks > GSC_RUN && (job->want & GSC_WANT_NORM)) {
-        const gsc_cuda_fold_parameter fold = {&workspace->call};
-        const uint32_t blocks = (uint32_t)((job->chunks - 1) / GSC_CUDA_THREADS + 1);
-        GSC_TRY(gsc_cuda_launch(exec, GSC_CUDA_fold, blocks, GSC_CUDA_THREADS, &fold, err));
-    }
-    const gsc_cuda_finish_parameter finish = {&workspace->call, policy_of(job->policy)};
-    return gsc_cuda_launch(exec, GSC_CUDA_finish, 1, GSC_CUDA_THREADS, &finish, err);
+    p.call.operation = GSC_CUDA_ADD;
+    p.call.writes = 1;
+    p.call.want = 0;
+    p.call.ended = NULL;
+    p.call.bins = NULL;
+    return gsc_cuda_launch(exec, GSC_CUDA_chunks, blocks, GSC_CUDA_THREADS, &p, err);
 }
 
 /* ---- factors, reports and states ---- */

@@ -2,7 +2,7 @@
 /*
  * The kernels, in CUDA C++. ci/generate compiles this file to PTX; the library itself does not.
  *
- * A block of 256 threads runs a chunk: 16 threads for each of the chunk's blocks of 4,096 elements.
+ * A block of 256 threads runs chunks: 16 threads for each of a chunk's blocks of 4,096 elements.
  * A thread has the same 4 of the 64 lanes in all 64 rows of its block, so one thread accumulates a
  * lane in order, in one pass. There are three functions for rows, with the same bits:
  *
@@ -15,52 +15,61 @@
  * If a block's float sum cannot be trusted, an input in place is already overwritten: so the lanes
  * also have double sums, which are folded only if they are needed.
  */
-/* Without a CUDA toolkit, clang needs these definitions of its headers. */
-#if defined(__CUDA__) && defined(__clang__)
-#define __device__    __attribute__((device))
-#define __constant__  __attribute__((constant))
-#define __global__    __attribute__((global))
-#define __shared__    __attribute__((shared))
-#define __noinline__  __attribute__((noinline))
-#define LAUNCH_BOUNDS __attribute__((launch_bounds(GSC_CUDA_THREADS, 4)))
+#define DEVICE       static __inline__ __device__
+#define GSC_FUNCTION DEVICE /* the functions of the core's headers */
+#define INLINED      DEVICE __attribute__((always_inline))
+#define SLOW         static __device__ __noinline__
+#define SHARED       __shared__
+#define ONE_BY_ONE   _Pragma("unroll 1")
+#define UNROLLED     _Pragma("unroll")
+#define KERNEL(name)                                                                               \
+    extern "C" __global__ void LAUNCH_BOUNDS gsc_cuda_##name(const gsc_cuda_##name##_parameter p)
+
+#if defined(__CUDA__) && defined(__clang__) /* of the CUDA toolkit, which clang does without */
+#define __device__   __attribute__((device))
+#define __constant__ __attribute__((constant))
+#define __global__   __attribute__((global))
+#define __shared__   __attribute__((shared))
+#define __noinline__ __attribute__((noinline))
+#define LAUNCH_BOUNDS                                                                              \
+    __attribute__((launch_bounds(GSC_CUDA_THREADS, GSC_CUDA_BLOCKS_PER_PROCESSOR)))
 #pragma clang force_cuda_host_device begin
-#include "launch.h"
-#include "step.h"
 #include <math.h>
+#include <string.h>
 #pragma clang force_cuda_host_device end
+#include "launch.h"
 #include <__clang_cuda_builtin_vars.h>
-static __inline__ __device__ uint64_t __cvta_generic_to_global(const void *p)
+DEVICE uint64_t __cvta_generic_to_global(const void *p)
 {
     return (uint64_t)(const __attribute__((address_space(1))) void *)p;
 }
-static __inline__ __device__ uint64_t __cvta_generic_to_shared(const void *p)
+DEVICE uint64_t __cvta_generic_to_shared(const void *p)
 {
     return (uint64_t)(const __attribute__((address_space(3))) void *)p;
 }
-static __inline__ __device__ uint32_t __shfl_down_sync(uint32_t lanes, uint32_t x, uint32_t by)
+DEVICE uint32_t __shfl_down_sync(uint32_t lanes, uint32_t x, uint32_t by)
 {
     return (uint32_t)__nvvm_shfl_sync_down_i32(lanes, (int)x, (int)by, 31);
 }
-#define __byte_perm __nvvm_prmt
+DEVICE unsigned long long atomicAdd(unsigned long long *to, unsigned long long x)
+{
+    return (unsigned long long)__nvvm_atom_add_gen_ll((long long *)to, (long long)x);
+}
+DEVICE unsigned long long atomicCAS(unsigned long long *to, unsigned long long old,
+                                    unsigned long long x)
+{
+    return (unsigned long long)__nvvm_atom_cas_gen_ll((long long *)to, (long long)old,
+                                                      (long long)x);
+}
+#define __threadfence __nvvm_membar_gl
+#define __byte_perm   __nvvm_prmt
 #else
-#define LAUNCH_BOUNDS __launch_bounds__(GSC_CUDA_THREADS, 4)
-#include <math.h>
-#include <stdint.h>
-#include <string.h>
-#define inline __inline__ __device__
+#define LAUNCH_BOUNDS __launch_bounds__(GSC_CUDA_THREADS, GSC_CUDA_BLOCKS_PER_PROCESSOR)
 #include "launch.h"
-#include "step.h"
-#undef inline
 #endif
+#include "step.h"
 
-#define DEVICE     static __inline__ __device__
-#define INLINED    static __inline__ __device__ __attribute__((always_inline))
-#define SLOW       static __device__ __noinline__
-#define SHARED     __shared__
-#define ONE_BY_ONE _Pragma("unroll 1")
-#define UNROLLED   _Pragma("unroll")
-#define KERNEL(name)                                                                               \
-    extern "C" __global__ void LAUNCH_BOUNDS gsc_cuda_##name(const gsc_cuda_##name##_parameter p)
+typedef uint64_t __attribute__((may_alias)) word64; /* of any struct */
 
 /* Reductions without a result, in one address space: faster than generic ones. */
 #define RED(space, name, suffix, type, constraint)                                                 \
@@ -71,8 +80,6 @@ static __inline__ __device__ uint32_t __shfl_down_sync(uint32_t lanes, uint32_t 
                      : "memory");                                                                  \
     }
 RED(global, add, add.u64, int64_t, "l")
-RED(global, min, min.s64, int64_t, "l")
-RED(global, max, max.u64, uint64_t, "l")
 RED(shared, add, add.u32, uint32_t, "r")
 RED(shared, min, min.u32, uint32_t, "r")
 #undef RED
@@ -387,6 +394,11 @@ typedef struct thread_tile {
     uint32_t lane, start; /* the first of the thread's 4 lanes, and its position in the chunk */
 } thread_tile;
 
+DEVICE bool is_in_double(const thread_tile *tile)
+{
+    return tile->call->in_double || tile->in_dtype == gsc_f64;
+}
+
 /* An element: its |bits|, the |bits| of its output before a clamp, |product|, and if clamped. */
 typedef struct element_result {
     uint64_t before, after;
@@ -420,7 +432,7 @@ DEVICE void convert_element(thread_tile *tile, uint32_t i, uint32_t k, element_r
     thread_partial *partial = &tile->partial;
     const gsc_cuda_call *call = tile->call;
     const uint32_t in = tile->in_dtype, out = tile->out_dtype, operation = call->operation;
-    const int in_double = call->in_double || in == gsc_f64;
+    const bool in_double = is_in_double(tile);
     const double m = tile->multiplier, limit = tile->limit;
     const uint64_t bits = read_bits(in, tile->in + (uint64_t)i * dtypes[in].size);
     uint64_t result;
@@ -1128,7 +1140,7 @@ DEVICE bool has_full(const thread_tile *tile)
 }
 
 /* Sets the options of a tile, and clears its results. */
-DEVICE void set_options(thread_tile *tile, bool in_double)
+DEVICE void set_options(thread_tile *tile)
 {
     const gsc_cuda_call *call = tile->call;
     const uint32_t in = tile->in_dtype, out = tile->out_dtype;
@@ -1136,7 +1148,7 @@ DEVICE void set_options(thread_tile *tile, bool in_double)
     tile->partial.first = ~(uint32_t)0;
     tile->from = __cvta_generic_to_global(tile->in) + tile->lane * dtypes[in].size;
     tile->to = __cvta_generic_to_global(tile->out) + tile->lane * dtypes[out].size;
-    tile->multiplier = in_double ? call->multiplier : (double)call->multiplier_f32;
+    tile->multiplier = is_in_double(tile) ? call->multiplier : (double)call->multiplier_f32;
     tile->limit = 0;
     tile->limit_bits = 0;
     tile->overflow = dtypes[out].overflow;
@@ -1217,62 +1229,23 @@ template <class T> INLINED T block_sum(T x, T (&warps)[WARPS])
     }
 }
 
-/* ---- kernels ---- */
+/* ---- lists ---- */
 
-/* Sets the fields of both calls that depend on the factor. The other fields are copied before. */
-SLOW void begin_calls(gsc_cuda_workspace *w, const gsc_factor *from, bool by_scale)
-{
-    const gsc_factor factor = from ? *from : gsc_factor_of(1, 0);
-    w->overflow = 0;
-    memset(w->bins, 0, sizeof w->bins);
-    gsc_cuda_call *call = &w->call, *add = &w->add;
-    add->operation = GSC_CUDA_ADD;
-    add->writes = 1;
-    add->want = 0;
-    add->bins = NULL;
-    const double multiplier = by_scale ? factor.scale : factor.inverse;
-    call->multiplier = add->multiplier = multiplier;
-    call->multiplier_f32 = add->multiplier_f32 = (float)multiplier;
-    call->generation = factor.generation;
-    call->status = add->status = gsc_factor_status(&factor);
-    /* Not a normal float: numerics.md says why. */
-    const uint32_t exponent = gsc_float_bits((float)multiplier) >> 23;
-    call->in_double = add->in_double = exponent == 0 || exponent == 255;
-}
-
-/* Writes the call, and tensor i of the launch with thread i. P: a parameter of either kernel. */
+/* Writes tensor i of the launch with thread i. P: a parameter of either kernel. */
 template <class P> INLINED void write_list(const P &p)
 {
     const uint32_t i = blockIdx.x * GSC_CUDA_THREADS + threadIdx.x;
-    gsc_cuda_workspace *w = p.header.workspace;
-    if (blockIdx.x == 0 && p.header.first_tensor == 0) {
-        if (i < sizeof w->call / 8) {
-            const uint64_t word = ((const uint64_t *)(const void *)&p.header.call)[i];
-            ((uint64_t *)(void *)&w->call)[i] = ((uint64_t *)(void *)&w->add)[i] = word;
-        }
-        __syncthreads();
-        if (i == 0)
-            begin_calls(w, p.header.factor, p.header.by_scale != 0);
-    }
+    if (i < GSC_BINS && p.header.bins)
+        p.header.bins[i] = 0;
     if (i >= p.header.tensors)
         return;
-    /* Field by field: for a copy of a struct, every thread would copy all of the parameter. */
-    gsc_cuda_tensor *to = &p.header.call.list[p.header.first_tensor + i];
-    to->in = p.tensors[i + 1].in;
-    to->out = p.tensors[i + 1].out;
-    to->end = p.tensors[i + 1].end;
-    to->last = p.tensors[i + 1].last;
-    to->in_dtype = p.tensors[i + 1].in_dtype;
-    to->out_dtype = p.tensors[i + 1].out_dtype;
-    gsc_cuda_record record;
-    memset(&record, 0, sizeof record);
-    record.first_chunk = p.tensors[i].end;
-    record.chunks = p.tensors[i + 1].end - record.first_chunk;
-    record.first_element = INT64_MAX;
-    p.header.call.records[p.header.first_tensor + i] = record;
+    /* By words: for a copy of a struct, every thread would copy all of the parameter. */
+    const word64 *from = (const word64 *)&p.tensors[i];
+    word64 *to = (word64 *)&p.header.to[i];
+    UNROLLED for (uint32_t k = 0; k < sizeof *p.tensors / 8; k++) to[k] = from[k];
 }
 
-KERNEL(begin)
+KERNEL(list)
 {
     write_list(p);
 }
@@ -1289,11 +1262,44 @@ typedef struct chunk_tensor {
 } chunk_tensor;
 
 /*
- * Finds the tensor of a chunk: the first that ends after it. All threads search, and the thread
- * that finds the tensor has loaded it then, so a block waits for memory once.
+ * Returns tensor i of a parameter. The empty assembly hides from the compiler where the numbers
+ * come from: it would load them, and those of a list in the workspace, by one pointer, and for that
+ * copy the whole parameter to local memory.
  */
-INLINED void find_tensor(chunk_tensor *found, const gsc_cuda_tensor *list, uint32_t n,
-                         uint32_t chunk)
+INLINED gsc_cuda_tensor tensor_at(const gsc_cuda_chunks_parameter &p, uint32_t i)
+{
+    uint64_t in = (uint64_t)p.tensors[i].in, out = (uint64_t)p.tensors[i].out;
+    uint32_t end = p.tensors[i].end, last = p.tensors[i].last;
+    uint32_t in_dtype = p.tensors[i].in_dtype, out_dtype = p.tensors[i].out_dtype;
+    asm("" : "+l"(in), "+l"(out), "+r"(end), "+r"(last), "+r"(in_dtype), "+r"(out_dtype));
+    return {(const unsigned char *)in, (unsigned char *)out, end, (uint16_t)last,
+            (uint8_t)in_dtype,         (uint8_t)out_dtype};
+}
+
+/*
+ * Finds the tensor of a chunk, the first that ends after it, in the parameter. All threads take the
+ * same way, so that each of its loads serves a warp.
+ */
+INLINED chunk_tensor find_in_parameter(const gsc_cuda_chunks_parameter &p, uint32_t chunk)
+{
+    uint32_t begin = 0;
+    ONE_BY_ONE for (uint32_t n = p.call.tensors; n > 1;)
+    {
+        const uint32_t half = n / 2;
+        const bool after = p.tensors[begin + half - 1].end <= chunk;
+        begin += after ? half : 0;
+        n = after ? n - half : half;
+    }
+    const uint32_t first = begin == 0 ? 0 : p.tensors[begin - 1].end;
+    return {tensor_at(p, begin), begin, first};
+}
+
+/*
+ * Finds it in the workspace. All threads search, and the thread that finds the tensor has loaded it
+ * then, so a block waits for memory once.
+ */
+INLINED void find_in_list(chunk_tensor *found, const gsc_cuda_tensor *list, uint32_t n,
+                          uint32_t chunk)
 {
     uint32_t begin = 0;
     ONE_BY_ONE for (;;)
@@ -1315,11 +1321,15 @@ INLINED void find_tensor(chunk_tensor *found, const gsc_cuda_tensor *list, uint3
     }
 }
 
+/* ---- chunks ---- */
+
 /* The results of a chunk. */
 typedef struct chunk_shared {
     double sums[GSC_CHUNK / GSC_BLOCK], amax[GSC_CHUNK / GSC_BLOCK]; /* of its blocks */
     uint32_t counts[GSC_CUDA_COUNTS], first, bins[GSC_BINS];
-    uint32_t untrusted; /* blocks with a float sum that cannot be trusted */
+    uint32_t
+        untrusted; /* all_chunks, less the last chunk with a float sum that cannot be trusted */
+    uint32_t run;  /* as in gsc_cuda_chunk */
 } chunk_shared;
 
 /* The lanes of a thread: its sums of squares, and their largest magnitude. */
@@ -1338,14 +1348,22 @@ DEVICE bool is_trusted(double narrow)
     return narrow >= GSC_TRUSTED_SUM && isfinite(narrow);
 }
 
+/* Loads `bytes` into the second-level cache ahead of their use, with all threads of a block. */
+INLINED void prefetch(uint32_t t, const unsigned char *from, uint32_t bytes)
+{
+    const uint64_t at = __cvta_generic_to_global(from);
+    ONE_BY_ONE for (uint32_t i = 32 * t; i < bytes; i += 32 * GSC_CUDA_THREADS) asm volatile(
+        "prefetch.global.L2 [%0];" ::"l"(at + i));
+}
+
 /* Counts the first block of a chunk of `n` elements or parts in a histogram, with all threads. */
-INLINED void count_bins(const gsc_cuda_call *call, uint32_t *bins, const unsigned char *in,
-                        uint32_t dtype, uint32_t complex, uint32_t n)
+INLINED void count_bins(uint32_t t, const gsc_cuda_call *call, uint32_t *bins,
+                        const unsigned char *in, uint32_t dtype, uint32_t complex, uint32_t n)
 {
     const bool in_double = call->in_double || dtype == gsc_f64;
     const double m = in_double ? call->multiplier : (double)call->multiplier_f32;
     const uint32_t end = least(n, (uint32_t)GSC_BLOCK), size = dtypes[dtype].size;
-    ONE_BY_ONE for (uint32_t i = threadIdx.x << complex; i < end; i += GSC_CUDA_THREADS << complex)
+    ONE_BY_ONE for (uint32_t i = t << complex; i < end; i += GSC_CUDA_THREADS << complex)
     {
         double product = 0; /* the larger part's of a complex element */
         ONE_BY_ONE for (uint32_t k = i; k <= i + complex; k++)
@@ -1364,269 +1382,397 @@ INLINED void count_bins(const gsc_cuda_call *call, uint32_t *bins, const unsigne
     }
 }
 
-/* Writes the results of chunk `index` of the call, number `before` of its tensor. One thread. */
-DEVICE void commit(const gsc_cuda_call *call, const chunk_shared *s, uint64_t tensor,
-                   uint32_t complex, uint32_t before, uint32_t index)
+/* Sets the fields of a call that depend on memory. Nothing runs for a bad factor, and nothing is
+ * added if a product is not finite. One thread. */
+DEVICE void set_call(gsc_cuda_call *call, const gsc_cuda_call &from)
 {
-    gsc_cuda_record *record = &call->records[tensor];
-    gsc_cuda_chunk *chunk = &call->chunks[index];
-    double sum = 0, amax = 0;
-    ONE_BY_ONE for (uint32_t b = 0; b < GSC_CHUNK / GSC_BLOCK; b++)
-    {
-        sum += s->sums[b];
-        amax = most(amax, s->amax[b]);
-    }
-    chunk->sum_squares = sum;
-    chunk->index = before;
-    global_max(&record->amax, gsc_double_bits(amax));
-    ONE_BY_ONE for (int k = 0; k < GSC_CUDA_COUNTS; k++) if (s->counts[k])
-        global_add(&record->counts[k], (int64_t)s->counts[k]);
-    if (s->first != ~(uint32_t)0) {
-        global_min(&record->first_element,
-                   ((int64_t)before * GSC_CHUNK + (int64_t)s->first) >> complex);
-        if (call->overflow)
-            global_add(call->overflow, (int64_t)1);
-    }
+    const gsc_factor factor = from.factor ? *from.factor : gsc_factor_of(1, 0);
+    const double multiplier = from.by_scale ? factor.scale : factor.inverse;
+    /* Not a normal float: numerics.md says why. */
+    const uint32_t exponent = gsc_float_bits((float)multiplier) >> 23;
+    call->multiplier = multiplier;
+    call->multiplier_f32 = (float)multiplier;
+    call->in_double = exponent == 0 || exponent == 255;
+    call->generation = factor.generation;
+    call->status = gsc_factor_status(&factor);
+    const bool stays = from.operation == GSC_CUDA_ADD && *from.overflow;
+    call->all_chunks = call->status == GSC_OK && !stays ? from.all_chunks : 0;
 }
 
-KERNEL(chunks)
+/* Writes the results of chunk `index`, and clears what was counted. One thread. */
+DEVICE void commit(const gsc_cuda_call *call, chunk_shared *s, uint32_t index)
 {
-    SHARED chunk_shared s;
-    SHARED chunk_tensor found;
-    const gsc_cuda_call *call = p.call;
-    const uint32_t t = threadIdx.x, index = blockIdx.x;
-    const gsc_status status = call->status; /* loaded while the search waits for the list */
-    const bool counts_bins = call->bins;
-    const int64_t *overflow = call->overflow;
-    if (t < GSC_BINS)
-        s.bins[t] = 0;
-    if (t < GSC_CUDA_COUNTS)
-        s.counts[t] = 0;
-    if (t == 0) {
-        s.first = ~(uint32_t)0;
-        s.untrusted = 0;
+    gsc_cuda_chunk chunk = {0, 0, {0}, s->first, s->first != ~(uint32_t)0, s->run};
+    ONE_BY_ONE for (uint32_t b = 0; b < GSC_CHUNK / GSC_BLOCK; b++)
+    {
+        chunk.sum_squares += s->sums[b];
+        chunk.amax = most(chunk.amax, s->amax[b]);
     }
-    find_tensor(&found, p.list, p.tensors, index);
-    if (status != GSC_OK || (call->operation == GSC_CUDA_ADD && *overflow))
-        return;
-    const gsc_cuda_tensor tensor = found.tensor;
-    const uint32_t before = index - found.first_chunk;
-    const uint32_t in_dtype = tensor.in_dtype & ~(uint32_t)GSC_CUDA_COMPLEX;
-    const uint32_t complex = in_dtype != tensor.in_dtype, out_dtype = tensor.out_dtype;
-    const bool in_double = call->in_double || in_dtype == gsc_f64;
-    const uint32_t n = index + 1 == tensor.end ? tensor.last + 1u : (uint32_t)GSC_CHUNK;
-    const unsigned char *in = tensor.in + (uint64_t)before * GSC_CHUNK * dtypes[in_dtype].size;
-    unsigned char *out = tensor.out + (uint64_t)before * GSC_CHUNK * dtypes[out_dtype].size;
-    if (counts_bins) { /* before anything is written */
-        count_bins(call, s.bins, in, in_dtype, complex, n);
-        __syncthreads();
+    UNROLLED for (int k = 0; k < GSC_CUDA_COUNTS; k++)
+    {
+        chunk.has_counts |= chunk.counts[k] = s->counts[k];
+        s->counts[k] = 0;
     }
+    s->first = ~(uint32_t)0;
+    call->chunks[index] = chunk;
+}
 
-    const uint32_t b = t / 16, start = b * GSC_BLOCK;
-    thread_tile tile;
-    tile.call = call;
-    tile.in = in + (uint64_t)start * dtypes[in_dtype].size;
-    tile.out = tensor.out && call->writes ? out + (uint64_t)start * dtypes[out_dtype].size : NULL;
-    tile.in_dtype = in_dtype;
-    tile.out_dtype = out_dtype;
-    tile.complex = complex;
-    tile.n = n <= start ? 0 : least(n - start, (uint32_t)GSC_BLOCK);
-    tile.lane = 4 * (t % 16);
-    tile.start = start + tile.lane;
-    tile.row = 0;
-    set_options(&tile, in_double);
-    run_tile(&tile);
-    if (call->operation == GSC_CUDA_ADD) /* the first pass made the results for the reports */
-        return;
-    thread_partial partial = tile.partial;
-    const double largest = in_dtype == gsc_f64 ? gsc_double(partial.largest)
-                                               : (double)gsc_float((uint32_t)partial.largest);
+/* Reduces the tiles of a block to the results of chunk `index`, with all threads. */
+INLINED void reduce_tiles(const gsc_cuda_call *call, chunk_shared *s, thread_tile *tile,
+                          uint32_t index)
+{
+    thread_partial &partial = tile->partial;
+    const double largest = tile->in_dtype == gsc_f64 ? gsc_double(partial.largest)
+                                                     : (double)gsc_float((uint32_t)partial.largest);
     partial.amax = most(partial.amax, largest);
     partial.counts[GSC_CUDA_ZEROS] += partial.units % SUBNORMAL;
     partial.counts[GSC_CUDA_SUBNORMALS] += partial.units % CLAMPED / SUBNORMAL;
     partial.counts[GSC_CUDA_CLAMPED] += partial.units / CLAMPED;
     ONE_BY_ONE for (int k = 0; k < GSC_CUDA_COUNTS; k++) if (partial.counts[k])
-        shared_add(&s.counts[k], partial.counts[k]);
+        shared_add(&s->counts[k], partial.counts[k]);
     if (partial.first != ~(uint32_t)0)
-        shared_min(&s.first, partial.first);
+        shared_min(&s->first, partial.first);
+    const uint32_t left = call->all_chunks - index;
     double sum = 0; /* of the block: its first thread */
-    bool done = tile.n == 0 || !(call->want & GSC_WANT_NORM);
-    ONE_BY_ONE for (bool wide = in_double;; wide = true) /* the double sums only if needed */
+    bool done = tile->n == 0 || !(call->want & GSC_WANT_NORM);
+    /* The double sums only if they are needed. */
+    ONE_BY_ONE for (bool wide = is_in_double(tile);; wide = true)
     {
         lane_sums lanes = {{}, partial.amax};
         UNROLLED for (uint32_t k = 0; k < 4; k++) lanes.sums[k] =
             wide ? partial.wide[k] : partial.narrow[k];
         lanes = warp_sum(lanes, GSC_CUDA_THREADS * GSC_BLOCK / GSC_CHUNK);
-        if (t % 16 == 0) { /* the first thread of a block has the sums of its lanes */
+        if (tile->lane == 0) { /* the first thread of a block has the sums of its lanes */
             if (!done)
                 sum = (lanes.sums[0] + lanes.sums[2]) + (lanes.sums[1] + lanes.sums[3]);
-            s.sums[b] = sum;
-            s.amax[b] = lanes.amax;
+            s->sums[tile->start / GSC_BLOCK] = sum;
+            s->amax[tile->start / GSC_BLOCK] = lanes.amax;
             done |= wide || is_trusted(sum);
             if (!done)
-                shared_add(&s.untrusted, 1);
+                shared_min(&s->untrusted, left);
         }
         __syncthreads();
-        if (wide || !s.untrusted)
+        if (wide || s->untrusted != left)
             break;
     }
-    if (t == 0)
-        commit(call, &s, found.index, complex, before, index);
-    if (t < GSC_BINS && s.bins[t])
-        global_add(&call->bins[t], (int64_t)s.bins[t]);
+    if (tile->start == 0)
+        commit(call, s, index);
 }
 
-/*
- * Adds the sums of chunks in runs of GSC_RUN chunks of a tensor: the first chunk of a run gets the
- * sum. A block adds the runs that begin in its tile, and reads on into the next tile.
- */
-KERNEL(fold)
+/* Returns threadIdx.x, unknown, so that what follows from it is not in registers while rows run. */
+INLINED uint32_t thread(void)
 {
-    SHARED double sums[GSC_CUDA_THREADS + GSC_RUN];
-    SHARED uint32_t begins[GSC_CUDA_THREADS + GSC_RUN]; /* 1: the chunk begins a run */
-    const gsc_cuda_call *call = p.call;
-    const uint64_t tile = (uint64_t)blockIdx.x * GSC_CUDA_THREADS;
-    const uint32_t t = threadIdx.x;
-    if (call->status != GSC_OK)
-        return;
-    for (uint32_t i = t; i < GSC_CUDA_THREADS + GSC_RUN; i += GSC_CUDA_THREADS) {
-        const gsc_cuda_chunk *chunk = &call->chunks[tile + i];
-        begins[i] = tile + i >= call->all_chunks || chunk->index % GSC_RUN == 0;
-        if (!begins[i] || (i < GSC_CUDA_THREADS && tile + i < call->all_chunks))
-            sums[i] = chunk->sum_squares;
-    }
-    __syncthreads();
-    if (begins[t] && tile + t < call->all_chunks) {
-        double sum = sums[t];
-        for (uint32_t i = t + 1; i < t + GSC_RUN && !begins[i]; i++)
-            sum += sums[i];
-        call->chunks[tile + t].sum_squares = sum;
-    }
+    uint32_t t = threadIdx.x;
+    asm volatile("" : "+r"(t));
+    return t;
 }
 
-enum { TILE = 8 * GSC_CUDA_THREADS }; /* tensors in a tile */
+/* Runs chunk `index` of the call with all threads of a block. */
+INLINED void run_chunk(const gsc_cuda_call *call, chunk_shared *s, const chunk_tensor &of,
+                       uint32_t index)
+{
+    const gsc_cuda_tensor &tensor = of.tensor;
+    const uint32_t before = index - of.first_chunk, t = thread(), type = tensor.in_dtype;
+    const uint32_t in_dtype = type & ~(uint32_t)GSC_CUDA_COMPLEX, out_dtype = tensor.out_dtype;
+    const uint32_t n = index + 1 == tensor.end ? tensor.last + 1u : (uint32_t)GSC_CHUNK;
+    const unsigned char *in = tensor.in + (uint64_t)before * GSC_CHUNK * dtypes[in_dtype].size;
+    if (t == 0)
+        s->run = before % GSC_RUN ? 0 : least(tensor.end - index, (uint32_t)GSC_RUN);
+    if (call->prefetches)
+        prefetch(t, in, n * dtypes[in_dtype].size);
+    if (call->bins) { /* before anything is written */
+        count_bins(t, call, s->bins, in, in_dtype, type != in_dtype, n);
+        __syncthreads();
+    }
 
-/* The results of a thread's tensors. */
+    const uint32_t start = t / 16 * GSC_BLOCK;
+    thread_tile tile;
+    tile.call = call;
+    tile.in = in + (uint64_t)start * dtypes[in_dtype].size;
+    tile.out = NULL;
+    if (tensor.out && call->writes)
+        tile.out = tensor.out + ((uint64_t)before * GSC_CHUNK + start) * dtypes[out_dtype].size;
+    tile.in_dtype = in_dtype;
+    tile.out_dtype = out_dtype;
+    tile.complex = type != in_dtype;
+    tile.n = n <= start ? 0 : least(n - start, (uint32_t)GSC_BLOCK);
+    tile.lane = 4 * (t % 16);
+    tile.start = start + tile.lane;
+    tile.row = 0;
+    set_options(&tile);
+    run_tile(&tile);
+    if (call->ended)
+        reduce_tiles(call, s, &tile, index);
+    const uint32_t bin = thread();
+    if (call->bins && bin < GSC_BINS && s->bins[bin]) {
+        global_add(&call->bins[bin], (int64_t)s->bins[bin]);
+        s->bins[bin] = 0;
+    }
+    __syncthreads(); /* the next chunk counts in the same places */
+}
+
+/* ---- the end of a call ---- */
+
+enum { TILE = 2 * GSC_CUDA_THREADS, WINDOW = 4 }; /* tensors in a tile; chunks of a thread */
+
+/* The results of chunks or tensors. */
 struct list_partial {
     double amax;
     int64_t counts[GSC_CUDA_COUNTS];
-    uint64_t first; /* first tensor that is not finite; ~0: none */
+    uint64_t first;        /* first tensor that is not finite; ~0: none */
+    int64_t first_element; /* its first element that is not finite */
 
     __inline__ __device__ void operator+=(const list_partial &other)
     {
         amax = most(amax, other.amax);
         UNROLLED for (int k = 0; k < GSC_CUDA_COUNTS; k++) counts[k] += other.counts[k];
-        first = least(first, other.first);
+        if (other.first < first) {
+            first = other.first;
+            first_element = other.first_element;
+        }
     }
 };
 
-/* Returns a report. The caller sets elements, first_tensor and first_element. */
-DEVICE gsc_report report_of(const gsc_cuda_call *call, const gsc_policy *policy,
-                            const int64_t *counts, double amax, double sum)
+DEVICE void clear(list_partial *partial)
 {
-    gsc_report r;
-    memset(&r, 0, sizeof r);
-    if (call->status != GSC_OK) { /* nothing was unscaled: nobody must step */
-        gsc_report_failed(&r, call->status);
-        return r;
+    memset(partial, 0, sizeof *partial);
+    partial->first = ~(uint64_t)0;
+}
+
+/* The results of a tensor or of the list, for its report. Sums are added in the list's order. */
+struct results {
+    list_partial partial;
+    double sum_squares;
+    int64_t elements;
+};
+
+/* Memory of a block that ends a call. */
+typedef struct end_shared {
+    double sums[TILE], runs[TILE / GSC_RUN]; /* of a tile's tensors and runs */
+    list_partial warps[WARPS];
+    gsc_policy policy; /* the fields that the kernels use */
+    uint32_t is_last;
+} end_shared;
+
+/*
+ * Adds the results of n chunks that are `stride` chunks apart. If one is not finite, partial.first
+ * is 0. Loads are issued for several chunks before one of them is used.
+ */
+SLOW void add_chunks(results *to, const gsc_cuda_chunk *chunks, uint32_t n, uint32_t stride)
+{
+    enum { STEP = 4 };
+    double sum = 0, amax = 0;
+    clear(&to->partial);
+    ONE_BY_ONE for (uint32_t k = 0; k < n; k += STEP)
+    {
+        double sums[STEP], largest[STEP];
+        uint32_t has_counts = 0;
+        UNROLLED for (uint32_t u = 0; u < STEP; u++)
+        {
+            const gsc_cuda_chunk *chunk = &chunks[(uint64_t)least(k + u, n - 1) * stride];
+            sums[u] = chunk->sum_squares;
+            largest[u] = chunk->amax;
+            has_counts |= chunk->has_counts;
+        }
+        UNROLLED for (uint32_t u = 0; u < STEP; u++)
+        {
+            sum += k + u < n ? sums[u] : 0;
+            amax = most(amax, largest[u]);
+        }
+        ONE_BY_ONE for (uint32_t i = k; has_counts && i < least(k + STEP, n); i++)
+        {
+            const gsc_cuda_chunk *chunk = &chunks[(uint64_t)i * stride];
+            UNROLLED for (int c = 0; c < GSC_CUDA_COUNTS; c++) to->partial.counts[c] +=
+                chunk->counts[c];
+            if (chunk->first != ~(uint32_t)0 && to->partial.first != 0) {
+                to->partial.first = 0;
+                to->partial.first_element = (int64_t)i * stride * GSC_CHUNK + (int64_t)chunk->first;
+            }
+        }
     }
-    r.amax = call->want & GSC_WANT_AMAX ? amax : 0;
-    r.sum_squares = call->want & GSC_WANT_NORM ? sum : 0;
-    r.nan_count = counts[GSC_CUDA_NAN];
-    r.inf_count = counts[GSC_CUDA_INF];
-    r.underflows_to_zero = counts[GSC_CUDA_ZEROS];
-    r.underflows_to_subnormal = counts[GSC_CUDA_SUBNORMALS];
-    r.clamped = counts[GSC_CUDA_CLAMPED];
-    gsc_report_finish(&r, call->want, call->generation, policy);
-    return r;
+    to->sum_squares = sum;
+    to->partial.amax = amax;
+}
+
+/* Adds the results of the chunks of each run, in the first of them. */
+INLINED void fold_runs(gsc_cuda_chunk *chunks, uint32_t n)
+{
+    ONE_BY_ONE for (uint32_t w = WINDOW * threadIdx.x; w < n; w += WINDOW * GSC_CUDA_THREADS)
+    {
+        uint32_t begins = 0; /* a bit for each chunk of the window that begins a run of several */
+        UNROLLED for (uint32_t i = 0; i < WINDOW; i++) begins |=
+            (uint32_t)(chunks[least(w + i, n - 1)].run > 1) << i;
+        for (uint32_t i = w; begins != 0; i++, begins >>= 1) {
+            /* The threads of a warp skip at different times, and add at the same time. */
+            ONE_BY_ONE for (; !(begins & 1); begins >>= 1) i++;
+            results sum;
+            gsc_cuda_chunk *run = &chunks[i];
+            add_chunks(&sum, run, run->run, 1);
+            run->sum_squares = sum.sum_squares;
+            run->amax = sum.partial.amax;
+            UNROLLED for (int k = 0; k < GSC_CUDA_COUNTS; k++) run->has_counts |= run->counts[k] =
+                (uint32_t)sum.partial.counts[k];
+            if (sum.partial.first == 0) {
+                run->first = (uint32_t)sum.partial.first_element;
+                run->has_counts = 1;
+            }
+        }
+    }
+}
+
+/* Writes the report of a tensor, for which the policy is NULL, or of the list. */
+SLOW void write_report(gsc_report *r, const gsc_cuda_call *call, const gsc_policy *policy,
+                       const results *of)
+{
+    const list_partial *partial = &of->partial;
+    ONE_BY_ONE for (uint32_t i = 0; i < sizeof *r / 8; i++)
+    {
+        ((word64 *)r)[i] = 0;
+        asm volatile("" ::: "memory"); /* a memset would store bytes */
+    }
+    if (call->status != GSC_OK) /* nothing was unscaled: nobody must step */
+        return gsc_report_failed(r, call->status);
+    r->elements = of->elements;
+    r->amax = call->want & GSC_WANT_AMAX ? partial->amax : 0;
+    r->sum_squares = call->want & GSC_WANT_NORM ? of->sum_squares : 0;
+    r->nan_count = partial->counts[GSC_CUDA_NAN];
+    r->inf_count = partial->counts[GSC_CUDA_INF];
+    r->underflows_to_zero = partial->counts[GSC_CUDA_ZEROS];
+    r->underflows_to_subnormal = partial->counts[GSC_CUDA_SUBNORMALS];
+    r->clamped = partial->counts[GSC_CUDA_CLAMPED];
+    if (partial->first != ~(uint64_t)0) {
+        r->first_tensor = (int64_t)partial->first;
+        r->first_element = partial->first_element;
+    }
+    gsc_report_finish(r, call->want, call->generation, policy);
 }
 
 /*
- * Adds the results of tensor `index`, and writes its report. Returns its sum of squares. `chunks`:
- * the sums of the list's chunks, if `fold` did not add them.
+ * Adds the results of the runs of tensor `index`, which has the chunks from `first` on, and writes
+ * its report. Returns its sum of squares.
  */
-DEVICE double finish_tensor(const gsc_cuda_call *call, const double *chunks, list_partial *partial,
-                            uint64_t index)
+INLINED double end_tensor(const gsc_cuda_call *call, list_partial *all, uint32_t index,
+                          uint32_t first, const gsc_cuda_tensor &tensor)
 {
-    const gsc_cuda_record record = call->records[index];
-    const bool measured = call->want & GSC_WANT_NORM && call->status == GSC_OK;
-    const bool folded = call->all_chunks > GSC_RUN;
-    const double amax = gsc_double(record.amax);
-    double sum = 0;
-    ONE_BY_ONE for (uint32_t i = 0; measured && !folded && i < record.chunks; i++) sum +=
-        chunks[record.first_chunk + i];
-    _Pragma("unroll 8") for (uint32_t i = 0; measured && folded && i < record.chunks; i += GSC_RUN)
-        sum += call->chunks[record.first_chunk + i].sum_squares;
-    partial->amax = most(partial->amax, amax);
-    UNROLLED for (int k = 0; k < GSC_CUDA_COUNTS; k++) partial->counts[k] += record.counts[k];
-    const bool bad = record.first_element != INT64_MAX;
-    if (bad)
-        partial->first = least(partial->first, index);
-    if (call->per_tensor) {
-        gsc_report r = report_of(call, NULL, record.counts, amax, sum);
-        const gsc_cuda_tensor tensor = call->list[index];
-        if (call->status == GSC_OK && record.chunks > 0)
-            r.elements = ((record.chunks - (int64_t)1) * GSC_CHUNK + tensor.last + 1) >>
-                         tensor.in_dtype / GSC_CUDA_COMPLEX;
-        r.first_tensor = bad ? (int64_t)index : 0;
-        r.first_element = bad ? record.first_element : 0;
-        call->per_tensor[index] = r;
-    }
-    return sum;
+    const uint32_t complex = tensor.in_dtype / GSC_CUDA_COMPLEX;
+    const int64_t chunks = call->status == GSC_OK ? tensor.end - first : 0;
+    results of;
+    add_chunks(&of, &call->chunks[first], ((uint32_t)chunks + GSC_RUN - 1) / GSC_RUN, GSC_RUN);
+    if (of.partial.first == 0)
+        of.partial.first = index;
+    of.partial.first_element >>= complex;
+    of.elements = chunks == 0 ? 0 : ((chunks - 1) * GSC_CHUNK + tensor.last + 1) >> complex;
+    *all += of.partial;
+    if (call->per_tensor)
+        write_report(&call->per_tensor[index], call, NULL, &of);
+    return of.sum_squares;
 }
 
-DEVICE gsc_policy policy_of(const gsc_cuda_policy *policy)
+/* Returns true in the block that ends last, which sees all that the others wrote. */
+INLINED bool is_last(const gsc_cuda_call *call, end_shared *s)
 {
-    gsc_policy p;
-    memset(&p, 0, sizeof p);
-    memcpy(&p, policy, sizeof *policy);
-    return p;
+    if (threadIdx.x == 0) {
+        __threadfence();
+        const uint64_t before = atomicAdd((unsigned long long *)call->ended, 1ull);
+        s->is_last = before - call->first_ended == gridDim.x - 1;
+        if (s->is_last)
+            __threadfence();
+    }
+    __syncthreads();
+    return s->is_last;
 }
 
 /* Makes the reports. Each thread runs tensors of every tile; then their results are added. */
-KERNEL(finish)
+INLINED void end_call(const gsc_cuda_call *call, end_shared *s, const gsc_cuda_chunks_parameter &p)
 {
-    SHARED double sums[TILE], runs[TILE / GSC_RUN]; /* of a tile's tensors and runs */
-    SHARED double chunks[GSC_RUN];                  /* of a list that `fold` did not add */
-    SHARED list_partial warps[WARPS];
-    const gsc_cuda_call *call = p.call;
     const uint32_t t = threadIdx.x;
-    if (t < call->all_chunks && call->all_chunks <= GSC_RUN)
-        chunks[t] = call->chunks[t].sum_squares;
+    if (t < sizeof p.policy / 8)
+        ((word64 *)&s->policy)[t] = p.policy.words[t];
+    fold_runs(call->chunks, call->all_chunks);
     __syncthreads();
     list_partial partial;
-    memset(&partial, 0, sizeof partial);
-    partial.first = ~(uint64_t)0;
+    clear(&partial);
     double sum = 0; /* of the list: thread 0 */
-    for (uint64_t done = 0; done < call->tensors; done += TILE) {
-        const uint32_t n = (uint32_t)least(call->tensors - done, (uint64_t)TILE);
-        for (uint32_t i = t; i < TILE; i += GSC_CUDA_THREADS)
-            sums[i] = i < n ? finish_tensor(call, chunks, &partial, done + i) : 0;
+    ONE_BY_ONE for (uint32_t done = 0; done < call->tensors; done += TILE)
+    {
+        const uint32_t n = least(call->tensors - done, (uint32_t)TILE);
+        ONE_BY_ONE for (uint32_t i = t; i < TILE; i += GSC_CUDA_THREADS)
+        {
+            const uint32_t index = done + i;
+            double of_tensor = 0;
+            if (i < n) {
+                const gsc_cuda_tensor tensor = p.list ? p.list[index] : tensor_at(p, index);
+                uint32_t first = 0;
+                if (index > 0)
+                    first = p.list ? p.list[index - 1].end : tensor_at(p, index - 1).end;
+                of_tensor = end_tensor(call, &partial, index, first, tensor);
+            }
+            s->sums[i] = of_tensor;
+        }
         __syncthreads();
         if (t * GSC_RUN < n) {
             double run = 0;
-            for (uint32_t i = 0; i < GSC_RUN; i++)
-                run += sums[GSC_RUN * t + i];
-            runs[t] = run;
+            _Pragma("unroll 4") for (uint32_t i = 0; i < GSC_RUN; i++) run +=
+                s->sums[GSC_RUN * t + i];
+            s->runs[t] = run;
         }
         __syncthreads();
         if (t == 0)
-            ONE_BY_ONE for (uint32_t i = 0; i * GSC_RUN < n; i++) sum += runs[i];
+            ONE_BY_ONE for (uint32_t i = 0; i * GSC_RUN < n; i++) sum += s->runs[i];
     }
-    partial = block_sum(partial, warps);
-    if (t == 0 && call->report) {
-        const gsc_policy policy = policy_of(&p.policy);
-        gsc_report r = report_of(call, &policy, partial.counts, partial.amax, sum);
-        if (call->status == GSC_OK)
-            r.elements = call->elements;
-        if (partial.first != ~(uint64_t)0) {
-            r.first_tensor = (int64_t)partial.first;
-            r.first_element = call->records[partial.first].first_element;
-        }
-        *call->report = r;
+    partial = block_sum(partial, s->warps);
+    if (t == 0) {
+        if (call->overflow)
+            *call->overflow = partial.first != ~(uint64_t)0;
+        const results of = {partial, sum, call->elements};
+        if (call->report)
+            write_report(call->report, call, &s->policy, &of);
     }
     if (t <= GSC_BINS && call->histogram && call->status == GSC_OK)
-        call->histogram[t] = t < GSC_BINS ? call->bins[t] : call->histogram_elements;
+        call->histogram[t] = t < GSC_BINS && call->bins ? call->bins[t] : call->histogram_elements;
+}
+
+/*
+ * A pass over a list. Each block runs every gridDim.x-th chunk, so it waits for the factor and for
+ * the end of its stores once. The workspace can begin with any bytes: a block that finds that
+ * `ended` is not of this call sets it, and a block that was faster makes that fail.
+ */
+KERNEL(chunks)
+{
+    SHARED gsc_cuda_call shared_call;
+    SHARED chunk_shared s;
+    SHARED chunk_tensor found;
+    SHARED end_shared e;
+    const gsc_cuda_call *call = &shared_call;
+    const uint32_t t = threadIdx.x;
+    if (t < offsetof(gsc_cuda_call, multiplier) / 8)
+        ((word64 *)&shared_call)[t] = ((const word64 *)&p.call)[t];
+    if (t < GSC_BINS)
+        s.bins[t] = 0;
+    if (t < GSC_CUDA_COUNTS)
+        s.counts[t] = 0;
+    if (t == 0) {
+        const uint64_t ended = p.call.ended ? *(const volatile uint64_t *)p.call.ended : 0;
+        s.first = ~(uint32_t)0;
+        s.untrusted = ~(uint32_t)0;
+        set_call(&shared_call, p.call);
+        if (p.call.ended && ended - p.call.first_ended >= gridDim.x)
+            (void)atomicCAS((unsigned long long *)p.call.ended, ended, p.call.first_ended);
+    }
+    __syncthreads();
+    ONE_BY_ONE for (uint32_t index = blockIdx.x; index < call->all_chunks; index += gridDim.x)
+    {
+        chunk_tensor of;
+        if (p.list) {
+            find_in_list(&found, p.list, call->tensors, index);
+            of = found;
+        } else {
+            of = find_in_parameter(p, index);
+        }
+        run_chunk(call, &s, of, index);
+    }
+    if (call->ended && is_last(call, &e))
+        end_call(call, &e, p);
 }
 
 /* Not inlined: a step in registers would be a copy of the code for each field. */

@@ -3,11 +3,11 @@
  * The parameters of the kernels. All input from the host is in parameters: no host memory is read
  * after a call has returned, and a graph needs only launch nodes.
  *
- * A call on tensors launches `begin`, which writes the call and GSC_CUDA_TENSORS tensors of the
- * list into the workspace. Further launches write the rest of the list: of `begin`, or of `many`
- * with GSC_CUDA_MANY tensors. Then each pass over the list is a launch of `chunks`. If a result is
- * wanted, `fold` adds the sums of a list of more than GSC_RUN chunks, and `finish` makes the
- * reports. Every other call is one launch of `step`.
+ * A call on tensors is a launch of `chunks`, with the list in its parameter; gsc_unscale_accumulate
+ * is two, as nothing is added if a product is not finite. The block that ends last adds the results
+ * and makes the reports. A list of more than GSC_CUDA_TENSORS tensors, or with a histogram, is
+ * written into the workspace before: by `list`, or by `many` with GSC_CUDA_MANY tensors in each
+ * launch. Every other call is one launch of `step`.
  */
 #ifndef GSC_CUDA_LAUNCH_H
 #define GSC_CUDA_LAUNCH_H
@@ -17,7 +17,7 @@
 #include "gradscaler.h"
 
 /* `many` is for drivers that take 32 KiB of parameters. */
-#define GSC_FOR_CUDA_KERNELS(X) X(begin) X(chunks) X(fold) X(finish) X(step) X(many)
+#define GSC_FOR_CUDA_KERNELS(X) X(list) X(chunks) X(step) X(many)
 #define GSC_CUDA_PREFIX         "gsc_cuda_" /* prefix of the kernels' names in the module */
 
 enum gsc_cuda_kernel {
@@ -27,9 +27,10 @@ enum gsc_cuda_kernel {
 };
 
 enum {
-    GSC_CUDA_THREADS = 256, /* threads of a block, which runs a chunk; `step` needs one thread */
-    GSC_CUDA_TENSORS = 160, /* tensors of a launch of `begin`: 4 KiB, as all drivers take */
-    GSC_CUDA_MANY = 1354,   /* tensors of a launch of `many`: 32,744 bytes, from CUDA 12.1 on */
+    GSC_CUDA_THREADS = 256, /* threads of a block, which runs chunks; `step` needs one thread */
+    GSC_CUDA_BLOCKS_PER_PROCESSOR = 4,
+    GSC_CUDA_TENSORS = 150, /* tensors in a parameter of 4 KiB, which all drivers take */
+    GSC_CUDA_MANY = 1354,   /* tensors of a launch of `many`: in 32,764 bytes, from CUDA 12.1 on */
     GSC_CUDA_COMPLEX = 1u << 7, /* bit of in_dtype: two parts make an element */
 };
 
@@ -55,41 +56,40 @@ typedef struct gsc_cuda_tensor {
     uint8_t in_dtype, out_dtype; /* enum gsc_real_dtype */
 } gsc_cuda_tensor;
 
-/* The results of a tensor, in 64 bytes. Its chunks add to the record in any order. */
-typedef struct gsc_cuda_record {
-    uint32_t first_chunk, chunks;
-    uint64_t amax; /* |bits| of the largest magnitude */
-    int64_t counts[GSC_CUDA_COUNTS];
-    int64_t first_element; /* the first that is not finite; INT64_MAX: none */
-} gsc_cuda_record;
-
+/* The results of a chunk. The first chunk of a run of GSC_RUN chunks of a tensor gets the run's. */
 typedef struct gsc_cuda_chunk {
-    double sum_squares; /* after `fold`, the first chunk of a run has the sum of the run */
-    uint64_t index;     /* number of the chunk in its tensor */
+    double sum_squares, amax;
+    uint32_t counts[GSC_CUDA_COUNTS];
+    uint32_t first;      /* position in the chunk of the first that is not finite; ~0: none */
+    uint32_t has_counts; /* 0: no element is counted, and all are finite */
+    uint32_t run;        /* chunks of the run that begins here; 0: none does */
 } gsc_cuda_chunk;
 
-/* A call, in the workspace. `begin` sets the fields that depend on the factor. */
+/* A call. `chunks` sets the fields from `multiplier` on, by what is in memory. */
 typedef struct gsc_cuda_call {
-    gsc_cuda_tensor *list;           /* `tensors` entries */
-    gsc_cuda_record *records;        /* `tensors` entries */
-    gsc_cuda_chunk *chunks;          /* `all_chunks` entries */
-    int64_t *overflow;               /* not 0 if an element is not finite; NULL: not wanted */
-    int64_t *bins;                   /* GSC_BINS counts of a histogram; NULL: not wanted */
+    const gsc_factor *factor; /* NULL: 1 */
+    gsc_cuda_chunk *chunks;   /* `all_chunks` entries */
+    uint64_t *ended;          /* counts blocks that have ended; NULL: no results are wanted */
+    int64_t *overflow;        /* not 0 if an element is not finite; NULL: not wanted */
+    int64_t *bins;            /* GSC_BINS counts of a histogram; NULL: none, or no tensors */
     gsc_report *report, *per_tensor; /* the caller's; NULL: not wanted */
     int64_t *histogram;              /* the caller's; NULL: not wanted */
-    double multiplier; /* this to `status`, which all chunks need, is 32 bytes: one access */
-    float multiplier_f32;
-    uint32_t operation, want, in_double, writes;
-    gsc_status status;
-    uint64_t tensors, all_chunks;
     int64_t elements, histogram_elements;
     double limits[gsc_dtypes]; /* the clamp, by the output's dtype */
-    uint64_t generation;       /* the factor's */
+    uint64_t first_ended;      /* where `ended` begins: another number for each call */
+    uint32_t operation, want, writes, by_scale, tensors;
+    uint32_t prefetches; /* 1: so few blocks that each must load ahead */
+    double multiplier;
+    float multiplier_f32;
+    uint32_t in_double;
+    uint64_t generation;
+    gsc_status status;
+    uint32_t all_chunks; /* to run: 0 if the factor is bad, or nothing is to be added */
 } gsc_cuda_call;
 
-/* The head of the workspace. Records, list and chunks follow. */
+/* The head of the workspace. The list and the chunks follow. */
 typedef struct gsc_cuda_workspace {
-    gsc_cuda_call call, add; /* second pass of gsc_unscale_accumulate, if all products are finite */
+    uint64_t ended;
     int64_t overflow, bins[GSC_BINS];
 } gsc_cuda_workspace;
 
@@ -98,38 +98,28 @@ typedef struct gsc_cuda_policy {
     uint64_t words[27];
 } gsc_cuda_policy;
 
-typedef struct gsc_cuda_begin_header {
-    gsc_cuda_workspace *workspace;
-    const gsc_factor *factor; /* NULL: 1 */
-    uint64_t by_scale;        /* not 0: multiplies by factor->scale instead of its inverse */
-    gsc_cuda_call call;
-    uint32_t first_tensor, tensors; /* tensors of this launch; the first launch has tensor 0 */
-} gsc_cuda_begin_header;
+typedef struct gsc_cuda_list_header {
+    gsc_cuda_tensor *to;
+    int64_t *bins; /* to clear; NULL: none */
+    uint64_t tensors;
+} gsc_cuda_list_header;
 
-typedef struct gsc_cuda_begin_parameter {
-    gsc_cuda_begin_header header;
-    gsc_cuda_tensor tensors[1 + GSC_CUDA_TENSORS]; /* [0]: only `end`, of the tensor before */
-} gsc_cuda_begin_parameter;
+typedef struct gsc_cuda_list_parameter {
+    gsc_cuda_list_header header;
+    gsc_cuda_tensor tensors[GSC_CUDA_TENSORS];
+} gsc_cuda_list_parameter;
 
-typedef struct gsc_cuda_many_parameter { /* as gsc_cuda_begin_parameter, with more tensors */
-    gsc_cuda_begin_header header;
-    gsc_cuda_tensor tensors[1 + GSC_CUDA_MANY];
+typedef struct gsc_cuda_many_parameter { /* as gsc_cuda_list_parameter, with more tensors */
+    gsc_cuda_list_header header;
+    gsc_cuda_tensor tensors[GSC_CUDA_MANY];
 } gsc_cuda_many_parameter;
 
 typedef struct gsc_cuda_chunks_parameter {
-    const gsc_cuda_call *call;
-    const gsc_cuda_tensor *list; /* the call's */
-    uint32_t tensors;
+    gsc_cuda_call call;
+    gsc_cuda_policy policy;      /* all zeros: none, so only elements are judged */
+    const gsc_cuda_tensor *list; /* NULL: the list is here */
+    gsc_cuda_tensor tensors[GSC_CUDA_TENSORS];
 } gsc_cuda_chunks_parameter;
-
-typedef struct gsc_cuda_fold_parameter {
-    const gsc_cuda_call *call;
-} gsc_cuda_fold_parameter;
-
-typedef struct gsc_cuda_finish_parameter {
-    const gsc_cuda_call *call;
-    gsc_cuda_policy policy; /* all zeros: none, so only elements are judged */
-} gsc_cuda_finish_parameter;
 
 /* A gsc_step, byte for byte; the policy ends earlier. */
 typedef struct gsc_cuda_step_parameter {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Removes each barrier of the kernels in turn; a test must see it: barriers.py GPU KERNELS.C"""
+"""Removes each barrier and each fence of the kernels in turn; a test must see it: barriers.py GPU KERNELS.C"""
 
 import os
 import re
@@ -21,13 +21,13 @@ def failure(program, barrier):
 
 def main():
     program, kernels = sys.argv[1:]
-    barriers = re.findall(r'is_kept\("(\w+ \d+)"\)', Path(kernels).read_text())
+    barriers = re.findall(r'is_kept\("([\w ]+)"\)', Path(kernels).read_text())
     with ThreadPoolExecutor(2) as pool:
         failures = list(pool.map(lambda barrier: failure(program, barrier), barriers))
     for barrier, seen in zip(barriers, failures, strict=True):
-        print(f"{barrier:<12}{seen or 'NOT SEEN'}")
+        print(f"{barrier:<16}{seen or 'NOT SEEN'}")
     if not barriers or None in failures:
-        sys.exit("a barrier is not needed, or not tested")
+        sys.exit("a barrier or a fence is not needed, or not tested")
 
 
 if __name__ == "__main__":

@@ -231,33 +231,38 @@ static void launch_is_as_asked(void)
     CHECK(driver->loads == loads && driver->copies == 0);
 }
 
-/* A list of 1,500 tensors; returns its launches. */
-static int launches(int32_t version)
+/* Returns the launches for a list of `n` tensors. */
+static int launches(int32_t version, uint64_t n)
 {
-    enum { TENSORS = 1500 };
     static double data;
-    gsc_tensor tensors[TENSORS];
+    static gsc_tensor tensors[1505];
     driver->version = version;
+    const int before = driver->launches;
     gsc_exec on = exec_of(created(0), NULL);
-    for (int i = 0; i < TENSORS; i++)
+    for (uint64_t i = 0; i < n; i++)
         tensors[i] = (gsc_tensor){.data = &data, .count = 1, .dtype = GSC_F64};
-    CHECK(gsc_workspace_size(&on, tensors, TENSORS, NULL, &on.workspace_size, &err) == GSC_OK);
+    CHECK(gsc_workspace_size(&on, tensors, n, NULL, &on.workspace_size, &err) == GSC_OK);
     CHECK((on.workspace = calloc(1, on.workspace_size)));
-    CHECK(gsc_scale(&on, NULL, tensors, tensors, TENSORS, NULL, NULL, &err) == GSC_OK);
+    CHECK(gsc_scale(&on, NULL, tensors, tensors, n, NULL, NULL, &err) == GSC_OK);
     free(on.workspace);
     gsc_context_destroy(on.context);
-    return driver->launches;
+    CHECK(strcmp(driver->kernel, "gsc_cuda_chunks") == 0);
+    return driver->launches - before;
 }
 
 static void small_parameters(void)
 {
-    CHECK(launches(12000) == 10 + 1);
+    CHECK(launches(12000, 150) == 1);
+    CHECK(launches(12000, 151) == 2 + 1);
+    CHECK(launches(12000, 1500) == 10 + 1);
 }
 
 static void large_parameters(void)
 {
-    CHECK(launches(12010) == 2 + 1);
-    CHECK(strcmp(driver->kernel, "gsc_cuda_chunks") == 0); /* for the last 136 */
+    CHECK(launches(12010, 151) == 1 + 1);
+    CHECK(launches(12010, 1354) == 1 + 1);
+    CHECK(launches(12010, 1504) == 2 + 1);
+    CHECK(launches(12010, 1505) == 2 + 1);
 }
 
 /* A kernel that could only fail, in a way that ends CUDA for the process, is not launched. */

@@ -25,6 +25,7 @@ uint32_t emulated_thread(uint32_t k)
 static void execute(const char *name, uint32_t blocks, uint32_t threads, const void *parameter)
 {
     emulated.launches++;
+    emulated.block_count = blocks;
     emulated.thread_count = threads;
     for (uint32_t k = 0; k < blocks; k++) {
         emulated.block = ordered(emulated.launches % 3, k, blocks);

@@ -15,7 +15,7 @@
 /* The emulated device's present work. */
 extern struct emulated {
     uint64_t launches; /* so far */
-    uint32_t block, thread_count;
+    uint32_t block, block_count, thread_count;
 } emulated;
 
 /* The thread that is number k of a block to go on. */

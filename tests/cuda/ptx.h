@@ -45,6 +45,21 @@ static const u8 *parameter;
 static u64 parameter_bytes, shared_end;
 static u32 phase, block_start, launch_start; /* a phase ends at a barrier; those that began these */
 
+/*
+ * What a block wrote is released if the thread that fences wrote it before, or others before the
+ * last barrier, and if an atomic addition of that thread follows, at one address for all blocks. If
+ * all blocks before have released, a fence of that thread after its addition acquires all, for the
+ * phases that follow. Blocks run one after the other, so a compare-and-swap never loses here.
+ */
+static struct {
+    u32 blocks, released;           /* of the launch: that ran before, that released */
+    u32 writes[MOST_THREADS];       /* phase of a thread's last write */
+    u32 phase;                      /* of the fence; 0: none */
+    u32 thread;                     /* that fences */
+    u64 *at;                        /* the address of the launch */
+    bool is_late, is_counted, ends; /* wrote after it; did the operation; acquires */
+} order;
+
 _Noreturn static __attribute__((noinline)) void fail(int line, const char *what, u64 number)
 {
     fprintf(stderr, "ptx.c:%d: thread %u of block %u: %s: %#llx\n", line, self->index,
@@ -146,8 +161,8 @@ INLINE bool is_in_block(u64 address)
     return address - (u64)(uintptr_t)&block < sizeof block;
 }
 
-/* An access to an address, and whether several threads made it. */
-enum { READ = 1, WRITE = 2, RED = 4, SEVERAL = 8 };
+/* An access to an address, and whether several threads made it. ATOM orders what others see. */
+enum { READ = 1, WRITE = 2, RED = 4, SEVERAL = 8, ATOM = 16 | RED };
 
 typedef struct access { /* to a byte */
     u32 phase;          /* of the last one */
@@ -160,6 +175,36 @@ typedef struct access { /* to a byte */
 static bool is_race(u32 accesses)
 {
     return (accesses & SEVERAL) && accesses != (SEVERAL | READ) && accesses != (SEVERAL | RED);
+}
+
+static void fence(void)
+{
+    order.ends |= order.is_counted && order.thread == self->index && order.released == order.blocks;
+    if (!order.is_counted) {
+        order.phase = phase;
+        order.thread = self->index;
+    }
+}
+
+static void atom(u64 *at)
+{
+    order.at = order.blocks == 0 ? at : order.at;
+    order.is_counted |= order.phase != 0 && order.thread == self->index && order.at == at;
+}
+
+static void order_write(void)
+{
+    order.writes[self->index] = phase;
+    order.is_late |= order.phase != 0 && order.thread == self->index && !order.ends;
+}
+
+static void end_block(void)
+{
+    bool released = order.is_counted && !order.is_late;
+    for (u32 i = 0; i < emulated.thread_count; i++)
+        released &= i == order.thread || order.writes[i] < order.phase || order.ends;
+    order.blocks++;
+    order.released += released;
 }
 
 /* `seen` is of the bytes, and begins at the phase `start`. */
@@ -203,8 +248,10 @@ INLINE void *reach_global(u64 address, u32 bytes, u32 how, int line)
                    bytes, line);
     if (is_in_block(address))
         fail(line, "an address that is not global", address);
-    if (is_device)
-        touch(seen_global + (address - pages), launch_start, address, bytes, how, line);
+    if ((how & (WRITE | RED)) && how != ATOM)
+        order_write();
+    if (is_device && how != 0)
+        touch(seen_global + (address - pages), launch_start, address, bytes, how & ~16u, line);
     return at;
 }
 
@@ -261,22 +308,28 @@ static inline u64 global_from_generic(u64 address, int line)
 #define to_local(address)          from_generic(self->local, LOCAL_END, address, __LINE__)
 #define to_global(address)         global_from_generic(address, __LINE__)
 
-#define red_add_u64(to, x)         ((void)(*(u64 *)(to) += (x)))
-#define red_add_u32(to, x)         ((void)(*(u32 *)(to) += (x)))
+static inline u64 atom_add(u64 *to, u64 x)
+{
+    const u64 old = *to;
+    atom(to);
+    *to += x;
+    return old;
+}
+
+static inline u64 atom_cas(u64 *to, u64 from, u64 x)
+{
+    const u64 old = *to;
+    if (old == from)
+        *to = x;
+    return old;
+}
+
+#define red_add_u64(to, x) ((void)(*(u64 *)(to) += (x)))
+#define red_add_u32(to, x) ((void)(*(u32 *)(to) += (x)))
 
 static inline void red_min_u32(u32 *to, u32 x)
 {
     *to = x < *to ? x : *to;
-}
-
-static inline void red_max_u64(u64 *to, u64 x)
-{
-    *to = x > *to ? x : *to;
-}
-
-static inline void red_min_s64(s64 *to, u64 x)
-{
-    *to = (s64)x < *to ? (s64)x : *to;
 }
 
 /* ---- threads ---- */
@@ -310,11 +363,17 @@ static inline u32 shuffled_down(u32 by, u32 clamp, u32 lanes)
 static void start_block(void)
 {
     static u64 launch;
+    static u32 start;
     block_start = phase + 1;
+    order.phase = 0;
+    order.is_late = order.is_counted = order.ends = false;
+    memset(order.writes, 0, sizeof order.writes);
+    launch_start = launch == emulated.launches ? start : block_start;
     if (launch == emulated.launches)
         return;
     launch = emulated.launches;
-    launch_start = block_start;
+    start = launch_start;
+    order.blocks = order.released = 0;
     removed_barrier = getenv("GSC_REMOVED_BARRIER");
     block_begin = block_end = 0;
     if (!seen_global && (pages = standin_pages()) != 0)
@@ -347,6 +406,8 @@ static void run(kernel *run_thread, const void *p, u64 bytes, u64 end_of_shared,
     for (u32 ended = 0; ended == 0;) {
         bool waits[MOST_THREADS] = {false};
         phase++;
+        if (order.ends)
+            launch_start = phase;
         for (u32 waiting = 0; waiting < n;) {
             for (u32 k = 0; k < n; k++) {
                 const u32 i = emulated_thread(k);
@@ -368,4 +429,5 @@ static void run(kernel *run_thread, const void *p, u64 bytes, u64 end_of_shared,
         if (ended != 0 && ended != n)
             fail(0, "a barrier that not all threads reach: so many do not", ended);
     }
+    end_block();
 }

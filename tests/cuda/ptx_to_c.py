@@ -69,8 +69,11 @@ OPERATIONS = [
     ("min.T", FLOATS, "T: T T", "T_min(a, b)"),
     ("max.T", FLOATS, "T: T T", "-T_min(-a, -b)"),
 ]
-SPECIAL = {"%tid.x": "self->index", "%ctaid.x": "emulated.block", "%ntid.x": "emulated.thread_count"}
-MEMORY = re.compile(r"(ld|st)(?:\.(global|local|shared|const|param))?(?:\.v([24]))?\.([busf])(8|16|32|64)")
+SPECIAL = {"%tid.x": "self->index", "%ntid.x": "emulated.thread_count"}
+SPECIAL |= {"%ctaid.x": "emulated.block", "%nctaid.x": "emulated.block_count"}
+ADDRESS = r"\[([%\w$]+?)(?:\+(-?\d+))?\]"
+SPACE = r"(?:\.(global|local|shared|const|param))?"
+MEMORY = re.compile(rf"(ld|st)(?:\.(volatile))?{SPACE}(?:\.v([24]))?\.([busf])(8|16|32|64)")
 CAST = re.compile(r"cvta(\.to)?\.(global|shared|local)\.u64")
 VARIABLE = r"(?:\.align (\d+) )?\.[busf](\d+) ([\w$]+)(?:\[(\d+)\])?"
 HEADER = re.compile(
@@ -108,7 +111,7 @@ class Function:
         self.entry = kind == "entry"
         self.registers = {}  # their types
         self.symbols = {}  # space and address, or the width of what is passed to a function
-        self.barriers, self.shared, self.depth = 0, FIRST, 1
+        self.barriers, self.fences, self.depth = 0, 0, 1
         parameters = re.findall(rf"\.param {VARIABLE}", parameters)
         if self.entry:
             ((_, size, name, count),) = parameters
@@ -130,8 +133,8 @@ class Function:
             raise ValueError(f"{name} is .{kind}, not of {width} bits")
         return ("r->" if self.entry else "") + name.removeprefix("%")
 
-    def frame(self):
-        """The lines around the body, when all registers are known."""
+    def frame(self, shared):
+        """The lines around the body, when all registers are known; where shared memory ends."""
         groups = defaultdict(list)
         for name, kind in self.registers.items():
             groups["u8" if kind == "pred" else f"u{width_of(kind)}"].append(name.removeprefix("%"))
@@ -145,7 +148,7 @@ class Function:
             ' _Static_assert(sizeof *r <= REGISTER_BYTES, ""); switch (barrier) { case 0:;',
             f"}} }} KERNEL({self.name.removeprefix('gsc_cuda_')}) {{"
             f' _Static_assert(sizeof p == {self.parameter_bytes}, "");'
-            f" run({self.name}, &p, sizeof p, {self.shared}, {self.threads}); }}",
+            f" run({self.name}, &p, sizeof p, {shared}, {self.threads}); }}",
         )
 
 
@@ -156,7 +159,7 @@ class Translator:
         self.lines = defaultdict(list)
         self.function = None
         self.constants, self.symbols = [], {}
-        self.local, self.register_bytes = FIRST, 0
+        self.local, self.shared, self.register_bytes = FIRST, FIRST, 0
 
     # ---- operands ----
 
@@ -164,18 +167,12 @@ class Translator:
         symbol = self.function.symbols.get(name) or self.symbols[name]
         if isinstance(symbol, int):
             raise ValueError(f"{name} has no address")
-        if symbol[0] == "shared" and name not in self.function.symbols:  # a kernel has what it names
-            symbol = self.share(name, *symbol[1])
         return symbol
 
     def share(self, name, *variable):
-        """A place for a variable in the shared memory of a kernel."""
-        function = self.function
-        if not function.entry:
-            raise ValueError(f"{name} is elsewhere for each kernel")
-        start, function.shared = self.place(function.shared, *variable)
-        function.symbols[name] = "shared", start
-        return function.symbols[name]
+        """Places a variable in shared memory, for all kernels."""
+        start, self.shared = self.place(self.shared, *variable)
+        self.symbols[name] = "shared", start
 
     def value(self, text, kind, exact=True):
         """An operand as a value of its type."""
@@ -213,20 +210,24 @@ class Translator:
         return f"{to} = {result}_result({value});" if result[0] == "f" else f"{to} = ({result})({value});"
 
     def move(self, match, operands):
-        what, space, vector, kind, width = match.groups()
+        what, atomic, space, vector, kind, width = match.groups()
         width, space = int(width), space or "generic"
         registers, address = operands if what == "ld" else reversed(operands)
-        registers = [self.function.register(name, width, kind == "f") for name in re.findall(r"[^{}, ]+", registers)]
+        names = re.findall(r"[^{}, ]+", registers)
+        if what == "st" and names[0][0] != "%":
+            registers = [self.value(name, f"b{width}") for name in names]
+        else:
+            registers = [self.function.register(name, width, kind == "f") for name in names]
         if len(registers) != int(vector or 1):
             raise ValueError(f"{len(registers)} registers")
-        name, offset = re.fullmatch(r"\[([%\w$]+?)(?:\+(-?\d+))?\]", address).groups()
+        name, offset = re.fullmatch(ADDRESS, address).groups()
         c_type = f"{'s' if kind == 's' else 'u'}{width}"
         passed = self.function.symbols.get(name)
         if isinstance(passed, int):
             if space != "param" or int(offset or 0) != 0 or vector or width > passed:
                 raise ValueError(f"{name} is passed as a whole")
             return f"{registers[0]} = ({c_type}){name};" if what == "ld" else f"{name} = ({c_type}){registers[0]};"
-        writes, how = what == "st", "WRITE" if what == "st" else "READ"
+        writes, how = what == "st", "ATOM" if atomic else "WRITE" if what == "st" else "READ"
         if writes and space in ("const", "param"):
             raise ValueError(f".{space} is not written")
         at = f"at_{space}({self.address(name, offset, space)}, {width // 8 * len(registers)}, {how})"
@@ -253,10 +254,20 @@ class Translator:
         elif match := CAST.fullmatch(opcode):
             name = f"to_{match[2]}" if match[1] else f"{match[2]}_to_generic"
             c = f"{function.register(operands[0], 64)} = {name}({self.value(operands[1], 'u64')});"
-        elif match := re.fullmatch(r"red\.(global|shared)\.((?:add|min|max)\.[us](32|64))", opcode):
-            space, operation, width = match.groups()
+        elif match := re.fullmatch(r"red\.(global|shared)\.(add\.u(?:32|64)|min\.u32)", opcode):
+            space, operation, width = match[1], match[2], match[2][-2:]
             at = f"at_{space}({function.register(operands[0].strip('[]'), 64)}, {int(width) // 8}, RED)"
             c = f"red_{operation.replace('.', '_')}({at}, {self.value(operands[1], 'u' + width)});"
+        elif match := re.fullmatch(r"atom(?:\.(global))?\.(add\.u|cas\.b)64", opcode):
+            to, at = function.register(operands[0], 64), function.register(operands[1].strip("[]"), 64)
+            values = ", ".join(self.value(o, "u64") for o in operands[2:])
+            at = f"at_{match[1] or 'generic'}({at}, 8, ATOM)"
+            c = f"{to} = atom_{match[2][:3]}({at}, {values});"
+        elif opcode == "membar.gl" and function.entry:
+            function.fences += 1
+            c = f'if (is_kept("{function.name.removeprefix("gsc_cuda_")} fence {function.fences}")) fence();'
+        elif opcode == "prefetch.global.L2":
+            c = f"at_global({self.address(*re.fullmatch(ADDRESS, operands[0]).groups(), 'global')}, 1, 0);"
         elif opcode == "shfl.sync.down.b32" and function.entry and not guard:
             word, by, clamp, lanes = (self.value(o, "b32") for o in operands[1:])
             to = function.register(operands[0].split("|")[0], 32)
@@ -313,7 +324,7 @@ class Translator:
                 raise ValueError("not so many bytes")
             self.constants += ["0"] * (end - len(self.constants))
         elif match := re.fullmatch(rf"\.shared {VARIABLE};", text):
-            self.symbols[match[3]] = "shared", match.group(1, 2, 4)
+            self.share(match[3], *match.group(1, 2, 4))
         elif match := HEADER.fullmatch(text):
             function = Function(match)
             if function.end == ";":
@@ -327,7 +338,7 @@ class Translator:
         function = self.function
         function.depth += {"{": 1, "}": -1}.get(text, 0)
         if function.depth == 0:
-            head, c = function.frame()
+            head, c = function.frame(self.shared)
             self.lines[self.start].insert(0, head)
             self.register_bytes = max(self.register_bytes, 8 * len(function.registers) + 8 if function.entry else 0)
             self.function = None

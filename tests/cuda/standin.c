@@ -223,10 +223,19 @@ int32_t cuDeviceGet(int32_t *device, int32_t ordinal)
 int32_t cuDeviceGetAttribute(int32_t *value, int32_t attribute, int32_t device)
 {
     ENTER(value && device >= 0 && device < state.devices);
-    if (attribute != 75 && attribute != 76) /* major and minor compute capability */
+    switch (attribute) {
+    case 16: /* processors: few, so that short lists have more chunks than blocks */
+        *value = 3;
+        return OK;
+    case 75: /* major and minor compute capability */
+        *value = state.capability / 10;
+        return OK;
+    case 76:
+        *value = state.capability % 10;
+        return OK;
+    default:
         return INVALID_VALUE;
-    *value = attribute == 75 ? state.capability / 10 : state.capability % 10;
-    return OK;
+    }
 }
 
 int32_t cuDeviceGetName(char *name, int32_t bytes, int32_t device)

@@ -624,7 +624,7 @@ def test_a_call_that_fails_after_its_first_launch_waits_before_others_get_its_me
     monkeypatch.setattr(c, "gsc_exec_wait", lambda on: waits.append(len(spare)) or wait(on))
     before = len(spare)
     with failing("cuLaunchKernel", 1, 1), pytest.raises(Error, match="invalid argument"):
-        scaler_of().unscale([kind([8])])
+        scaler_of().unscale([kind([8]) for _ in range(151)])  # a list that needs two launches
     assert waits == [before - 1] and len(spare) == before and spare[-1].host_copy.is_complete()
     assert scaler_of().measure([kind([1])]).elements == 1
 
