@@ -13,10 +13,10 @@ before the first wait expose one latency, a prefetch that is moved within its ro
 A processor is a closed queue (mean value analysis, Schweitzer): its warps pass that time, and wait for the issue slots
 or the busiest pipe of their scheduler, one of four, and for the processor's part of the bandwidth, CEILING of copy's.
 So a share is the least of Little's law, issue and memory, rounded where they meet: of a list without an end. Of a list
-of tensors the blocks are started in order, each where one has ended, and share what so many reach; a block waits first
-for its place in the list, the last ones run with fewer beside them, and each launch takes its time. The numbers of H200
-and CEILING reproduce the shares in gpu_model_test.py; numbers of the other devices are the vendor's, at four fifths of
-the bandwidth and with a guessed latency. None has been measured.
+of tensors, all processors hold blocks, each of which runs chunk after chunk, and they share what so many reach. A block
+waits for the factor first; the last chunks run with fewer beside them; the launch and the reports take their time. The
+numbers of H200 and CEILING reproduce the shares in gpu_model_test.py; numbers of the other devices are the vendor's, at
+four fifths of the bandwidth and with a guessed latency. None has been measured.
 """
 
 import argparse
@@ -54,10 +54,14 @@ SCHEDULERS, WARP, BLOCK = 4, 32, 256
 # two operations, takes 1,182 ns longer in a graph than one of 3,846,144, and 1,796 ns in a stream (pytorch issue
 # 191284). On a V100 it is 500 and 900 ns beside the kernel's own 2.9 us (NVIDIA, "Getting Started with CUDA Graphs").
 LAUNCH = 1182, 1796
-# Latencies that a block waits for its call and the list, and at its end; those that begin, fold and finish wait for,
-# one after the other.
-BLOCK_LATENCIES, LAUNCH_LATENCIES = 2, {"begin": 2, "fold": 3, "finish": 6}
-CHUNK, RUN = 65536, 64
+# ns of what the second-level cache has: a hit takes 222 to 339 cycles on an idle L40 (arXiv 2606.22588).
+CACHE = 200, 300
+# Cycles of a block for the results of a chunk and the search of the next, and of the last block for the reports. What
+# that one waits for, in hits of the cache: fences, its ticket, the report; and for each of its passes over so many
+# chunks, which then are in the first-level cache, and in which a thread adds so many at a time.
+CHUNK_CYCLES, END_CYCLES, END_HITS = 2000, 3000, 6
+PASS, RUN, STEP, STEP_CYCLES = 1024, 64, 4, 80
+CHUNK, HELD = 65536, 4  # elements; GSC_CUDA_BLOCKS_PER_PROCESSOR
 LISTS = {"GPT-2": models.counts_of_gpt(*models.GPT2), "1M": [1 << 20]}  # elements of tensors
 SIZES = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2, "cb16": 2, "f8_e4m3fn": 1, "f8_e5m2": 1}
 
@@ -338,9 +342,9 @@ def share(row, device, latency, warps, processors=None):
     return rounds * SCHEDULERS * WARP * row["bytes"] * processors / copy
 
 
-def blocks_time(row, device, latency, blocks, sizes, waits=BLOCK_LATENCIES):
-    """ns of a launch of blocks that move `sizes` bytes each; a processor holds `blocks` at once, and each waits for so
-    many latencies."""
+def blocks_time(row, device, latency, held, blocks, start, between=0):
+    """ns of a launch of blocks. Each is a list of the bytes that its chunks move; a processor holds so many blocks at
+    once. A block waits `start` ns before its first chunk, and `between` ns before each other one."""
     _, _, copy, processors, *_ = DEVICES[device]
 
     @cache
@@ -348,33 +352,41 @@ def blocks_time(row, device, latency, blocks, sizes, waits=BLOCK_LATENCIES):
         used = min(running, processors)
         return share(row, device, latency, running / used * BLOCK / WARP / SCHEDULERS, used) * copy / running
 
-    waiting, starting, running = deque(sizes), deque(), []  # running: by what each block has moved when it ends
+    waiting, starting, running = deque(map(deque, blocks)), [], []  # running: by what each has moved at its chunk's end
     now = moved = 0.0
     while waiting or starting or running:
-        while waiting and len(starting) + len(running) < blocks * processors:
-            starting.append((now + waits * latency, waiting.popleft()))
+        while waiting and len(starting) + len(running) < held * processors:
+            heapq.heappush(starting, (now + start, waiting.popleft()))
         each = speed(-(-len(running) // 16) * 16) if running else 0
-        end = (running[0] - moved) / each if running else math.inf
-        start = starting[0][0] - now if starting else math.inf
-        now += min(start, end)
-        moved += min(start, end) * each
-        if end <= start:
-            heapq.heappop(running)
+        end = (running[0][0] - moved) / each if running else math.inf
+        begin = starting[0][0] - now if starting else math.inf
+        now += min(begin, end)
+        moved += min(begin, end) * each
+        if end > begin:
+            _, chunks = heapq.heappop(starting)
+            heapq.heappush(running, (moved + chunks.popleft(), chunks))
         else:
-            heapq.heappush(running, moved + starting.popleft()[1])
+            _, chunks = heapq.heappop(running)
+            if chunks:
+                heapq.heappush(starting, (now + between, chunks))
     return now
 
 
-def list_share(row, device, latency, launch, blocks, tensors):
+def list_share(row, device, latency, hit, launch, tensors):
     """Returns the share of copy bandwidth for a call on a list of tensors: unscale, with a report."""
-    chunks = [min(CHUNK, n - i) for n in tensors for i in range(0, n, CHUNK)]
+    _, clock, copy, processors, *_ = DEVICES[device]
     per_element = row["bytes"] / row["elements"]
-    folds = "norm" in row["operation"] and len(chunks) > RUN
-    others = ["begin", *(["fold"] if folds else []), "finish"]
-    waits = sum(LAUNCH_LATENCIES[kernel] for kernel in others)
-    time = (1 + len(others)) * launch + waits * latency
-    time += blocks_time(row, device, latency, blocks, [n * per_element for n in chunks])
-    return sum(tensors) * per_element / time / DEVICES[device][2]
+    chunks = [min(CHUNK, n - i) * per_element for n in tensors for i in range(0, n, CHUNK)]
+    blocks = min(len(chunks), HELD * processors)
+    start, between = latency + CHUNK_CYCLES / clock, CHUNK_CYCLES / clock
+    if blocks <= processors:  # each loads its chunk into the cache ahead
+        start, latency = start + latency, hit
+    time = blocks_time(row, device, latency, HELD, [chunks[i::blocks] for i in range(blocks)], start, between)
+    longest = -(-max(tensors) // CHUNK)
+    steps, passes = -(-min(longest, RUN) // STEP), -(-len(chunks) // PASS)
+    hits = END_HITS + passes + -(-longest // (RUN * STEP))
+    end = hits * hit + (END_CYCLES + passes * steps * STEP_CYCLES) / clock
+    return sum(chunks) / (launch + time + end) / copy
 
 
 # ---- rows ----
@@ -584,12 +596,12 @@ def model_of(architecture, tools, ptx):
         row["shares"] = {}
         for name, device in devices.items():
             held = assembled["kernels"][row["kernel"]]["blocks"][name]
-            ends = list(zip(device[4][::-1], LAUNCH[::-1], strict=True))
+            ends = list(zip(device[4][::-1], CACHE[::-1], LAUNCH[::-1], strict=True))
             warps = held * BLOCK // WARP / SCHEDULERS
-            row["shares"][name] = [round(share(row, name, latency, warps), 3) for latency, _ in ends]
+            row["shares"][name] = [round(share(row, name, latency, warps), 3) for latency, *_ in ends]
             if name == "H200":
                 row["lists"] = {
-                    tensors: [round(list_share(row, name, *end, held, LISTS[tensors]), 3) for end in ends]
+                    tensors: [round(list_share(row, name, *end, LISTS[tensors]), 3) for end in ends]
                     for tensors in LISTS
                 }
     # full is not called for pairs of dtypes that quick does.
@@ -631,7 +643,7 @@ Of sm_90, a round of a thread: elements, instructions for 16 of them and for a b
 most cycles, for 16, loads, the latencies that they expose, bytes on their way on average, and in KiB all bytes of a
 processor of an H200 at 650 ns (it needs 11, or 21 where nothing is written). Then the share of copy bandwidth at the
 longest and the shortest latency, of a list without an end and, on an H200, of calls on GPT-2's gradients and on 1 Mi
-elements, with the launches. "slowest" is the longest way that stays in the loop: NaN, clip and all counts at once.
+elements, with the launch. "slowest" is the longest way that stays in the loop: NaN, clip and all counts at once.
 """
 
 

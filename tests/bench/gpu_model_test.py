@@ -67,7 +67,7 @@ gpu_model.DEVICES["Ada"] = ADA
 for tensors, size, published in FOREACH:
     copy = {"bytes": 4 * size, "busiest_cycles": 40, "cycles": 60, "instructions": 40, "exposed": 1}
     for latency, launch in zip(ADA[4], gpu_model.LAUNCH, strict=True):
-        time = gpu_model.blocks_time(copy, "Ada", latency, 6, [gpu_model.CHUNK // 2 * size] * 512, 5)
+        time = gpu_model.blocks_time(copy, "Ada", latency, 6, [[gpu_model.CHUNK // 2 * size]] * 512, 5 * latency)
         predicted = tensors / 64 * (launch + time) / 1000
         assert 0.98 < predicted / published < 1.06, f"{predicted:.0f} us, published {published}: {tensors}, {size}"
 
