@@ -240,10 +240,12 @@ struct narrow {
     typedef float real;
     static constexpr uint32_t number = gsc_dtypes;
     uint32_t size, mantissa, bias, infinity, overflow;
+    float factor; /* that a load multiplies by */
 
     __inline__ __device__ explicit narrow(const dtype &type)
         : size(type.size), mantissa(type.mantissa), bias(type.bias),
-          infinity((uint32_t)type.infinity), overflow((uint32_t)type.overflow)
+          infinity((uint32_t)type.infinity), overflow((uint32_t)type.overflow),
+          factor(gsc_float((254 - type.bias) << 23))
     {
     }
     __inline__ __device__ uint32_t store(float x) const
@@ -730,7 +732,7 @@ INLINED uint32_t quick_load(const narrow &in, const quad<narrow> &q, float (&x)[
     UNROLLED for (uint32_t k = 0; k < 4; k++)
     {
         const int32_t upper = (int32_t)(k % 2 == 0 ? pairs[k / 2] << 16 : pairs[k / 2]);
-        x[k] = gsc_float((uint32_t)(upper >> by) & moved) * gsc_float((254 - in.bias) << 23);
+        x[k] = gsc_float((uint32_t)(upper >> by) & moved) * in.factor;
     }
     /* As quad::lost: from infinity on, a sum reaches the sign. */
     const uint32_t to_sign = 0x00010001 * (0x8000 - (in.infinity << (16 - 8 * in.size)));
@@ -759,17 +761,18 @@ template <uint32_t u> INLINED void quick_store(const narrow &out, const float (&
     }
 }
 
-/* Runs N rows. If a product or a rounded product is not finite, does nothing and returns false. */
-template <class In, class Out, bool adds, uint32_t N, class real>
+/* Runs N rows. If a product has |bits| from `overflow` on, does nothing and returns false. */
+template <class In, class Out, bool adds, uint32_t N, class real, class word>
 INLINED bool quick_rows(const In &in_type, const quad<In> *in, const quad<Out> *old, const Out &out,
-                        uint64_t to, bool writes, sums<real> &sum, real m, bool norm)
+                        uint64_t to, bool writes, sums<real> &sum, real m, word overflow, bool norm)
 {
     real x[N][4];
     uint32_t lost = 0;
     UNROLLED for (uint32_t u = 0; u < N; u++)
     {
         lost |= quick_load(in_type, in[u], x[u]);
-        UNROLLED for (uint32_t k = 0; k < 4; k++) x[u][k] *= m;
+        if constexpr (In::number != narrow::number)
+            UNROLLED for (uint32_t k = 0; k < 4; k++) x[u][k] *= m;
         if constexpr (adds) {
             real y[4];
             lost |= quick_load(out, old[u], y);
@@ -777,7 +780,7 @@ INLINED bool quick_rows(const In &in_type, const quad<In> *in, const quad<Out> *
         }
     }
     const auto largest = largest_of(x);
-    if (largest >= out.overflow || lost != 0)
+    if (largest >= overflow || lost != 0)
         return false;
     sum.largest = most(sum.largest, largest);
     if (!adds && norm)
@@ -803,9 +806,17 @@ template <class In, class Out, bool adds> INLINED void quick_steps(thread_tile *
     const uint64_t from = tile->from, to = tile->to;
     const bool writes = (tile->flags & WRITES) != 0, norm = (tile->flags & NORM) != 0;
     const real m = (real)tile->multiplier;
-    const In in_type(dtypes[tile->in_dtype]);
+    In in_type(dtypes[tile->in_dtype]);
+    if constexpr (In::number == narrow::number) { /* a load multiplies by both at once */
+        in_type.factor *= m;
+        if (!isfinite(in_type.factor))
+            return;
+    }
     /* Two of a type are the same dtype: with one index, its constants are loaded once. */
     const Out out(dtypes[In::number == Out::number ? tile->in_dtype : tile->out_dtype]);
+    decltype(bits_of(real())) overflow = out.overflow;
+    if constexpr (In::number == narrow::number && Out::number == gsc_f32)
+        overflow = (uint32_t)tile->overflow; /* the output, if it is only checked, is any dtype */
     const uint32_t end = tile->end;
     uint32_t row = tile->row;
     const thread_partial none = {};
@@ -826,7 +837,7 @@ template <class In, class Out, bool adds> INLINED void quick_steps(thread_tile *
         do {
             finite = quick_rows<In, Out, adds, part>(in_type, in, old, out,
                                                      to + (uint64_t)row * (GSC_LANES * out.size),
-                                                     writes, sum, m, norm);
+                                                     writes, sum, m, overflow, norm);
             if (!finite)
                 break;
             UNROLLED for (uint32_t u = part; u < step; u++)
@@ -1072,9 +1083,7 @@ template <class In> SLOW void full(thread_tile *tile)
     X(f32, f16)                                                                                    \
     X(f32, bf16)                                                                                   \
     X(f16, f32)                                                                                    \
-    X(bf16, f32)                                                                                   \
-    X(f8_e4m3fn, f32)                                                                              \
-    X(f8_e5m2, f32)
+    X(bf16, f32)
 #define FOR_SAME(X)                                                                                \
     X(f32, f32)                                                                                    \
     X(f16, f16)                                                                                    \
@@ -1120,6 +1129,9 @@ DEVICE void rows_of_pair(thread_tile *tile, bool plain)
         case gsc_f32 *gsc_dtypes + gsc_cb16:
             return quick<f32, narrow>(tile);
         }
+        const bool is_narrow = dtypes[tile->in_dtype].size == 1 || tile->in_dtype == gsc_cb16;
+        if (is_narrow && (tile->out_dtype == gsc_f32 || !(tile->flags & WRITES)))
+            quick<narrow, f32>(tile);
     }
 #undef PAIR
 #undef STORE

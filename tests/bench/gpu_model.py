@@ -399,7 +399,7 @@ ROUNDING = {
     "f8_e4m3fn": r"V?IADD3? .*\b0xa000000\b",
     "f8_e5m2": r"V?IADD3? .*\b0xa800000\b",
 }
-# The dtypes of a function for "narrow" ones, which decides at run time which it is; as an input also f16 and bf16.
+# The dtypes of a function for "narrow" ones, which decides at run time which it is; of one that adds also f16 and bf16.
 NARROW = ("cb16", "f8_e5m2", "f8_e4m3fn")
 OPERATIONS = {"store": "store", "check": "check", "clip": "clip", "clamp": "clip", "add": "add", "accumulate": "add"}
 
@@ -493,11 +493,13 @@ def ways(loop, named, out=None, dtype=None):
             yield operation, way, again, read, written
 
 
-def pairs(dtypes):
+def pairs(dtypes, named):
     """The dtypes of the input and the output: two; or one, float to each, and others to themselves and float."""
     first, last = dtypes[0], dtypes[-1]
     if first == "narrow":
-        return [(d, d) for d in NARROW] if last == "narrow" else [(d, last) for d in SIZES if SIZES[d] <= 2]
+        if last == "narrow":
+            return [(d, d) for d in NARROW]
+        return [(d, last) for d in SIZES if d in NARROW or (named == "add" and SIZES[d] == 2)]
     if last == "narrow":
         return [(first, out) for out in NARROW]
     if len(dtypes) > 1 or first == "f64":
@@ -522,8 +524,8 @@ def rows_of(text, architecture, clock):
         times, stores = 1, []  # that a loop within goes around: its stores are a row's, where the loads are of all
         several = (
             (dtype, out, way)
-            for dtype, out in pairs(dtypes)
-            for way in ways(loop, named, out if len(pairs(dtypes)) > 1 else None, dtype)
+            for dtype, out in pairs(dtypes, named)
+            for way in ways(loop, named, out if len(pairs(dtypes, named)) > 1 else None, dtype)
         )
         for dtype, out, (operation, way, again, read, written) in several:
             if operation == "slowest" and "quick" in name:  # it leaves the loop for other content
@@ -604,8 +606,9 @@ def model_of(architecture, tools, ptx):
                     tensors: [round(list_share(row, name, *end, LISTS[tensors]), 3) for end in ends]
                     for tensors in LISTS
                 }
-    # full is not called for pairs of dtypes that quick does.
+    # full is not called for pairs of dtypes that quick does, which checks narrow ones as if to float.
     quick = {(r["in"], r["out"], r["operation"]) for r in rows if r["function"].startswith("quick")}
+    quick |= {(dtype, dtype, "check + norm") for dtype in NARROW}
     full = [r for r in rows if r["function"].startswith("full") and (r["in"], r["out"], r["operation"]) in quick]
     return assembled, [row for row in rows if row not in full]
 
