@@ -807,11 +807,8 @@ template <class In, class Out, bool adds> INLINED void quick_steps(thread_tile *
     const bool writes = (tile->flags & WRITES) != 0, norm = (tile->flags & NORM) != 0;
     const real m = (real)tile->multiplier;
     In in_type(dtypes[tile->in_dtype]);
-    if constexpr (In::number == narrow::number) { /* a load multiplies by both at once */
-        in_type.factor *= m;
-        if (!isfinite(in_type.factor))
-            return;
-    }
+    if constexpr (In::number == narrow::number)
+        in_type.factor *= m; /* a load multiplies by both; if it is infinite, full runs the rows */
     /* Two of a type are the same dtype: with one index, its constants are loaded once. */
     const Out out(dtypes[In::number == Out::number ? tile->in_dtype : tile->out_dtype]);
     decltype(bits_of(real())) overflow = out.overflow;
@@ -1525,7 +1522,7 @@ INLINED void run_chunk(const gsc_cuda_call *call, chunk_shared *s, const chunk_t
 
 /* ---- the end of a call ---- */
 
-enum { TILE = 2 * GSC_CUDA_THREADS, WINDOW = 4 }; /* tensors in a tile; chunks of a thread */
+enum { TILE = 2 * GSC_CUDA_THREADS, WINDOW = 8 }; /* tensors in a tile; chunks of a thread */
 
 /* The results of chunks or tensors. */
 struct list_partial {

@@ -60,7 +60,7 @@ CACHE = 200, 300
 # that one waits for, in hits of the cache: fences, its ticket, the report; and for each of its passes over so many
 # chunks, which then are in the first-level cache, and in which a thread adds so many at a time.
 CHUNK_CYCLES, END_CYCLES, END_HITS = 2000, 3000, 6
-PASS, RUN, STEP, STEP_CYCLES = 1024, 64, 4, 80
+PASS, RUN, STEP, STEP_CYCLES = 2048, 64, 4, 80
 CHUNK, HELD = 65536, 4  # elements; GSC_CUDA_BLOCKS_PER_PROCESSOR
 LISTS = {"GPT-2": models.counts_of_gpt(*models.GPT2), "1M": [1 << 20]}  # elements of tensors
 SIZES = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2, "cb16": 2, "f8_e4m3fn": 1, "f8_e5m2": 1}

@@ -301,14 +301,15 @@ static void compare_conversions(void)
         if (size > 2)
             continue;
         const uint32_t half = 1u << (8 * size - 1);
+        const uint32_t all = size == 1 ? 16 * 256 : 2 * half; /* every thread has several rows */
         lists l = {0};
-        lists_add_at(&l, 2 * half, dtype, GSC_F32, 0, 0);
-        lists_add_at(&l, 2 * half, dtype, dtype, 0, 0);
+        lists_add_at(&l, all, dtype, GSC_F32, 0, 0);
+        lists_add_at(&l, all, dtype, dtype, 0, 0);
         lists_add_at(&l, 6 * half, GSC_F32, dtype, 0, 0);
         lists_allocate(&l);
         float *values = allocated(half * sizeof *values), *floats = l.host[0][2].data;
         for (int i = 0; i < 2; i++)
-            for (uint32_t bits = 0; bits < 2 * half; bits++)
+            for (uint32_t bits = 0; bits < all; bits++)
                 memcpy((unsigned char *)l.host[0][i].data + bits * size, &bits, size);
         const gsc_tensor positive = {.data = l.host[0][0].data, .count = half, .dtype = dtype};
         const gsc_tensor widened = {.data = values, .count = half, .dtype = GSC_F32};
@@ -334,6 +335,8 @@ static void compare_conversions(void)
         for (int i = 0; i < 2; i++)
             compare_operation(&on, &l, UNSCALE, i ? GSC_WANT_NORM : 0, i ? 1024 : 1,
                               FACTOR | REPORT, dtype_names[dtype]);
+        compare_operation(&on, &l, CHECK_ONLY, GSC_WANT_NORM, 0x1p-10, FACTOR | EACH,
+                          dtype_names[dtype]);
         stream_free(&on);
         lists_free(&l);
     }
