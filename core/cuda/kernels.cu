@@ -770,7 +770,8 @@ INLINED bool quick_rows(const In &in_type, const quad<In> *in, const quad<Out> *
     uint32_t lost = 0;
     UNROLLED for (uint32_t u = 0; u < N; u++)
     {
-        lost |= quick_load(in_type, in[u], x[u]);
+        const uint32_t bad = quick_load(in_type, in[u], x[u]);
+        lost |= adds || In::number != narrow::number ? bad : 0; /* else `overflow` finds them */
         if constexpr (In::number != narrow::number)
             UNROLLED for (uint32_t k = 0; k < 4; k++) x[u][k] *= m;
         if constexpr (adds) {
@@ -807,13 +808,17 @@ template <class In, class Out, bool adds> INLINED void quick_steps(thread_tile *
     const bool writes = (tile->flags & WRITES) != 0, norm = (tile->flags & NORM) != 0;
     const real m = (real)tile->multiplier;
     In in_type(dtypes[tile->in_dtype]);
-    if constexpr (In::number == narrow::number)
-        in_type.factor *= m; /* a load multiplies by both; if it is infinite, full runs the rows */
     /* Two of a type are the same dtype: with one index, its constants are loaded once. */
     const Out out(dtypes[In::number == Out::number ? tile->in_dtype : tile->out_dtype]);
     decltype(bits_of(real())) overflow = out.overflow;
-    if constexpr (In::number == narrow::number && Out::number == gsc_f32)
-        overflow = (uint32_t)tile->overflow; /* the output, if it is only checked, is any dtype */
+    if constexpr (In::number == narrow::number) {
+        in_type.factor *= m; /* a load multiplies by both */
+        /* An output that is not written is of any dtype. What is not finite is at least infinity.
+         */
+        const float infinity = gsc_float(in_type.infinity << (23 - in_type.mantissa));
+        if constexpr (!adds)
+            overflow = least((uint32_t)tile->overflow, bits_of(infinity * in_type.factor));
+    }
     const uint32_t end = tile->end;
     uint32_t row = tile->row;
     const thread_partial none = {};
