@@ -142,6 +142,8 @@ static gsc_status tensors(const gsc_exec *exec, const gsc_job *job, gsc_error *e
     gsc_cuda_workspace *workspace = exec->workspace;
     gsc_cuda_tensor *list = (gsc_cuda_tensor *)(void *)(workspace + 1);
     const uint32_t most = gsc_cuda_blocks(exec), chunks = (uint32_t)job->chunks;
+    /* Smaller chunks on more processors would hardly make a short list faster: numerics.md defines
+     * the order in a lane, so a thread runs 64 rows one after the other. */
     const uint32_t blocks = chunks == 0 ? 1 : chunks < most ? chunks : most;
     const bool adds = job->operation == GSC_OPERATION_ADD;
     const bool has_results = job->report || job->per_tensor || job->histogram || adds;
