@@ -74,7 +74,7 @@ static uint64_t sampled_elements(const gsc_tensor *tensor)
     return sampled / gsc_reals[tensor->dtype].parts;
 }
 
-/* Describes tensors from `first` on for the kernels; `end` is the chunk after those before. */
+/* Describes n tensors from `first` on for the kernels; `end`: chunks of the tensors before. */
 static void describe(const gsc_job *job, uint64_t first, uint64_t n, uint32_t end,
                      gsc_cuda_tensor *to)
 {
@@ -96,7 +96,7 @@ static gsc_status launch_list(const gsc_exec *exec, const gsc_job *job, gsc_cuda
 {
     const bool has_many = gsc_cuda_has(exec, GSC_CUDA_many);
     _Static_assert(sizeof(gsc_cuda_many_parameter) <= 32764, "drivers from CUDA 12.1 on take it");
-    gsc_cuda_many_parameter p; /* not cleared: often only the beginning is used */
+    gsc_cuda_many_parameter p; /* `list` has only the beginning */
     p.header.bins = bins;
     uint32_t end = 0;
     for (uint64_t first = 0; first < job->n; first += p.header.tensors) {
@@ -115,8 +115,8 @@ static gsc_status launch_list(const gsc_exec *exec, const gsc_job *job, gsc_cuda
 }
 
 /*
- * Returns a number for gsc_cuda_call.first_ended. Multiples of 2^64 over the golden ratio are far
- * from each other for all calls of a process, and start elsewhere in the next.
+ * Returns a number for gsc_cuda_call.first_ended. Successive ones differ by 2^64 over the golden
+ * ratio, so all of a process are far apart. The clock gives a process its first.
  */
 static uint64_t new_ended(void)
 {
@@ -141,14 +141,14 @@ static gsc_status tensors(const gsc_exec *exec, const gsc_job *job, gsc_error *e
     GSC_TRY(workspace_check(exec, size_for(job), err));
     gsc_cuda_workspace *workspace = exec->workspace;
     gsc_cuda_tensor *list = (gsc_cuda_tensor *)(void *)(workspace + 1);
-    const uint32_t most = gsc_cuda_blocks(exec), chunks = (uint32_t)job->chunks;
+    const uint32_t max_blocks = gsc_cuda_blocks(exec), chunks = (uint32_t)job->chunks;
     /* Smaller chunks on more processors would hardly make a short list faster: numerics.md defines
      * the order in a lane, so a thread runs 64 rows one after the other. */
-    const uint32_t blocks = chunks == 0 ? 1 : chunks < most ? chunks : most;
+    const uint32_t blocks = chunks == 0 ? 1 : chunks < max_blocks ? chunks : max_blocks;
     const bool adds = job->operation == GSC_OPERATION_ADD;
     const bool has_results = job->report || job->per_tensor || job->histogram || adds;
     const bool has_bins = job->histogram && job->n > 0;
-    const bool is_long = job->n > GSC_CUDA_TENSORS || has_bins;
+    const bool list_in_workspace = job->n > GSC_CUDA_TENSORS || has_bins;
     _Static_assert(sizeof(gsc_cuda_chunks_parameter) <= 4096, "all drivers take it");
     gsc_cuda_chunks_parameter p = {
         .call = {.factor = job->factor,
@@ -163,19 +163,19 @@ static gsc_status tensors(const gsc_exec *exec, const gsc_job *job, gsc_error *e
                  .histogram = job->histogram,
                  .tensors = (uint32_t)job->n,
                  .all_chunks = chunks,
-                 .prefetches = blocks <= most / GSC_CUDA_BLOCKS_PER_PROCESSOR,
+                 .prefetches = blocks <= max_blocks / GSC_CUDA_BLOCKS_PER_PROCESSOR,
                  .elements = job->elements,
                  .operation = job->clamp != 0 ? GSC_CUDA_CLAMP : GSC_CUDA_STORE,
                  .want = job->want,
                  .writes = !adds},
         .policy = policy_of(job->policy),
-        .list = is_long ? list : NULL,
+        .list = list_in_workspace ? list : NULL,
     };
     for (uint32_t dtype = 0; job->clamp != 0 && dtype < gsc_dtypes; dtype++)
         p.call.limits[dtype] = gsc_clamp_limit(dtype, job->clamp);
     for (uint64_t i = 0; job->histogram && i < job->n; i++)
         p.call.histogram_elements += (int64_t)sampled_elements(&job->in[i]);
-    if (is_long)
+    if (list_in_workspace)
         GSC_TRY(launch_list(exec, job, list, p.call.bins, err));
     else
         describe(job, 0, job->n, 0, p.tensors);

@@ -12,8 +12,8 @@
  *
  *   careful  every pair and every alignment, one element after the other
  *
- * If a block's float sum cannot be trusted, an input in place is already overwritten: so the lanes
- * also have double sums, which are folded only if they are needed.
+ * Each lane has a float and a double sum. The double sums are used if a block's float sum cannot be
+ * trusted: an input in place is already overwritten then.
  */
 #define DEVICE       static __inline__ __device__
 #define GSC_FUNCTION DEVICE /* the functions of the core's headers */
@@ -166,8 +166,8 @@ DEVICE uint32_t quick_round(float x, uint32_t size, uint32_t mantissa, uint32_t 
 }
 
 /*
- * Loading multiplies by 2^(difference of the exponent biases), which is exact; it makes a number of
- * what is not finite, which quad::lost finds in a word at a time.
+ * Loading multiplies by 2^(127 - bias), which is exact. What is not finite becomes a number, and
+ * quad::lost finds it in a word at a time.
  */
 #define QUICK_NARROW(dtype)                                                                        \
     QUICK_STORE(dtype)                                                                             \
@@ -234,18 +234,17 @@ static __constant__ const dtype dtypes[] = {
     };
 GSC_FOR_DTYPES(TYPE)
 
-/* A dtype of at most 16 bits: one copy of the code finds out which when it runs. */
+/* A dtype of at most 16 bits, known when the code runs. */
 struct narrow {
     typedef cb16_bits bits; /* the most bits */
     typedef float real;
     static constexpr uint32_t number = gsc_dtypes;
-    uint32_t size, mantissa, bias, infinity, overflow;
-    float factor; /* that a load multiplies by */
+    uint32_t size, mantissa, bias, infinity;
+    float factor; /* that a load multiplies by: 2^(127 - bias), or this times the multiplier */
 
     __inline__ __device__ explicit narrow(const dtype &type)
         : size(type.size), mantissa(type.mantissa), bias(type.bias),
-          infinity((uint32_t)type.infinity), overflow((uint32_t)type.overflow),
-          factor(gsc_float((254 - type.bias) << 23))
+          infinity((uint32_t)type.infinity), factor(gsc_float((254 - type.bias) << 23))
     {
     }
     __inline__ __device__ uint32_t store(float x) const
@@ -386,7 +385,8 @@ typedef struct thread_tile {
     uint64_t from, to;        /* global addresses of the thread's lanes */
     double multiplier, limit; /* rounded to the multiplying type; the clamp */
     uint64_t limit_bits;      /* of the clamp in the output's dtype */
-    uint64_t overflow;        /* |bits| of the least product that is not stored, or is clamped */
+    uint64_t overflow;        /* |bits| of the least product that is infinite in the output's dtype,
+                               * or, with a clamp, in the multiplying type */
     uint32_t flags, out_dtype;
     uint32_t row, end; /* the rows to run; whoever runs some moves `row` */
     const gsc_cuda_call *call;
@@ -719,10 +719,7 @@ INLINED uint32_t quick_load(const T &, const quad<T> &q, real (&x)[4])
     return q.lost();
 }
 
-/*
- * Moves each element to the upper bits of a word, where a float has its sign, and the exponent and
- * the mantissa on by the bits that a float's exponent has more; then as QUICK_NARROW.
- */
+/* Moves the sign, the exponent and the mantissa of each element to where a float has them. */
 INLINED uint32_t quick_load(const narrow &in, const quad<narrow> &q, float (&x)[4])
 {
     const uint32_t *words = q.words, bytes = in.size == 1;
@@ -770,8 +767,7 @@ INLINED bool quick_rows(const In &in_type, const quad<In> *in, const quad<Out> *
     uint32_t lost = 0;
     UNROLLED for (uint32_t u = 0; u < N; u++)
     {
-        const uint32_t bad = quick_load(in_type, in[u], x[u]);
-        lost |= adds || In::number != narrow::number ? bad : 0; /* else `overflow` finds them */
+        quick_load(in_type, in[u], x[u]); /* `overflow`, or the pass before, finds what is lost */
         if constexpr (In::number != narrow::number)
             UNROLLED for (uint32_t k = 0; k < 4; k++) x[u][k] *= m;
         if constexpr (adds) {
@@ -810,14 +806,19 @@ template <class In, class Out, bool adds> INLINED void quick_steps(thread_tile *
     In in_type(dtypes[tile->in_dtype]);
     /* Two of a type are the same dtype: with one index, its constants are loaded once. */
     const Out out(dtypes[In::number == Out::number ? tile->in_dtype : tile->out_dtype]);
-    decltype(bits_of(real())) overflow = out.overflow;
+    decltype(bits_of(real())) overflow;
+    if constexpr (In::number == narrow::number || Out::number == narrow::number)
+        overflow = (uint32_t)tile->overflow; /* of any dtype, if the output is not written */
+    else
+        overflow = Out::overflow;
     if constexpr (In::number == narrow::number) {
-        in_type.factor *= m; /* a load multiplies by both */
-        /* An output that is not written is of any dtype. What is not finite is at least infinity.
-         */
+        in_type.factor *= m;
+        if (!isfinite(in_type.factor)) /* full runs the rows */
+            return;
+        /* An element that is not finite has at least the product of infinity. */
         const float infinity = gsc_float(in_type.infinity << (23 - in_type.mantissa));
         if constexpr (!adds)
-            overflow = least((uint32_t)tile->overflow, bits_of(infinity * in_type.factor));
+            overflow = least(overflow, bits_of(infinity * in_type.factor));
     }
     const uint32_t end = tile->end;
     uint32_t row = tile->row;
@@ -1098,7 +1099,7 @@ DEVICE bool is_aligned(uint32_t type, const unsigned char *data, uint32_t n)
 }
 
 /* Runs rows with the function for the pair of dtypes, up to the first that needs another one. */
-DEVICE void rows_of_pair(thread_tile *tile, bool plain)
+DEVICE void rows_of_pair(thread_tile *tile, bool uses_quick)
 {
 #define PAIR(in, out, rows)                                                                        \
     case gsc_##in *gsc_dtypes + gsc_##out:                                                         \
@@ -1109,7 +1110,7 @@ DEVICE void rows_of_pair(thread_tile *tile, bool plain)
     case gsc_##in:                                                                                 \
         return full<in>(tile);
     const uint32_t pair = tile->in_dtype * gsc_dtypes + tile->out_dtype;
-    if (!plain) {
+    if (!uses_quick) {
         switch (tile->in_dtype) {
             GSC_FOR_DTYPES(FULL)
         }
@@ -1191,16 +1192,16 @@ DEVICE void run_tile(thread_tile *tile)
     uint32_t whole = tile->n < lanes_end ? 0 : (tile->n - lanes_end) / GSC_LANES + 1;
     if (!has_full(tile))
         whole = 0;
-    const bool may_be_plain = (tile->flags & (CLAMPS | UNDERFLOWS | VECTORS)) == VECTORS;
-    bool plain = may_be_plain;
+    const bool allows_quick = (tile->flags & (CLAMPS | UNDERFLOWS | VECTORS)) == VECTORS;
+    bool uses_quick = allows_quick;
     while (tile->row < whole) {
-        tile->end = may_be_plain && !plain ? least(tile->row + 8, whole) : whole;
-        rows_of_pair(tile, plain);
-        if (!plain && tile->row < tile->end) {
+        tile->end = allows_quick && !uses_quick ? least(tile->row + 8, whole) : whole;
+        rows_of_pair(tile, uses_quick);
+        if (!uses_quick && tile->row < tile->end) {
             tile->end = tile->row + 1;
             careful(tile);
         }
-        plain = may_be_plain && !plain;
+        uses_quick = allows_quick && !uses_quick;
     }
     tile->end = (tile->n + GSC_LANES - 1) / GSC_LANES;
     careful(tile);
@@ -1414,7 +1415,7 @@ DEVICE void set_call(gsc_cuda_call *call, const gsc_cuda_call &from)
 }
 
 /* Writes the results of chunk `index`, and clears what was counted. One thread. */
-DEVICE void commit(const gsc_cuda_call *call, chunk_shared *s, uint32_t index)
+DEVICE void write_chunk(const gsc_cuda_call *call, chunk_shared *s, uint32_t index)
 {
     gsc_cuda_chunk chunk = {0, 0, {0}, s->first, s->first != ~(uint32_t)0, s->run};
     ONE_BY_ONE for (uint32_t b = 0; b < GSC_CHUNK / GSC_BLOCK; b++)
@@ -1470,10 +1471,11 @@ INLINED void reduce_tiles(const gsc_cuda_call *call, chunk_shared *s, thread_til
             break;
     }
     if (tile->start == 0)
-        commit(call, s, index);
+        write_chunk(call, s, index);
 }
 
-/* Returns threadIdx.x, unknown, so that what follows from it is not in registers while rows run. */
+/* Returns threadIdx.x. The assembly makes the compiler compute again what depends on it, instead of
+ * keeping that in registers while rows run. */
 INLINED uint32_t thread(void)
 {
     uint32_t t = threadIdx.x;
@@ -1748,8 +1750,8 @@ INLINED void end_call(const gsc_cuda_call *call, end_shared *s, const gsc_cuda_c
 
 /*
  * A pass over a list. Each block runs every gridDim.x-th chunk, so it waits for the factor and for
- * the end of its stores once. The workspace can begin with any bytes: a block that finds that
- * `ended` is not of this call sets it, and a block that was faster makes that fail.
+ * the end of its stores once. The workspace is not initialised: a block that reads the count of
+ * another call replaces it by a compare-and-swap, which fails if the count has changed.
  */
 KERNEL(chunks)
 {

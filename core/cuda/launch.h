@@ -78,7 +78,7 @@ typedef struct gsc_cuda_call {
     double limits[gsc_dtypes]; /* the clamp, by the output's dtype */
     uint64_t first_ended;      /* where `ended` begins: another number for each call */
     uint32_t operation, want, writes, by_scale, tensors;
-    uint32_t prefetches; /* 1: so few blocks that each must load ahead */
+    uint32_t prefetches; /* 1: too few blocks to hide the memory's latency */
     double multiplier;
     float multiplier_f32;
     uint32_t in_double;
