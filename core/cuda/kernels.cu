@@ -1342,9 +1342,8 @@ INLINED void find_in_list(chunk_tensor *found, const gsc_cuda_tensor *list, uint
 typedef struct chunk_shared {
     double sums[GSC_CHUNK / GSC_BLOCK], amax[GSC_CHUNK / GSC_BLOCK]; /* of its blocks */
     uint32_t counts[GSC_CUDA_COUNTS], first, bins[GSC_BINS];
-    uint32_t
-        untrusted; /* all_chunks, less the last chunk with a float sum that cannot be trusted */
-    uint32_t run;  /* as in gsc_cuda_chunk */
+    uint32_t untrusted; /* all_chunks, less the last chunk with a sum that is not trusted */
+    uint32_t run;       /* as in gsc_cuda_chunk */
 } chunk_shared;
 
 /* The lanes of a thread: its sums of squares, and their largest magnitude. */
