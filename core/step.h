@@ -38,19 +38,23 @@ typedef struct gsc_step {
     gsc_policy policy; /* the last: later versions add fields to it */
 } gsc_step;
 
+#ifdef __CUDA_ARCH__
+typedef uint64_t __attribute__((may_alias)) gsc_word; /* of any struct */
+/* A loop of words ends with this: a compiler makes it a memcpy or memset, of bytes on a device. */
+#define GSC_KEEP_LOOP __asm__ volatile("" ::: "memory")
+#endif
+
 /*
  * Copies a report or state, unless it stays in place. A compiler copies 64 bytes as vectors; a
- * memcpy of the whole takes as long as a block of numbers. On a device it copies byte by byte, or
- * needs two lines for each word.
+ * memcpy of the whole takes as long as a block of numbers.
  */
 GSC_FUNCTION void gsc_copy(void *to, const void *from, size_t size)
 {
 #ifdef __CUDA_ARCH__
-    typedef uint64_t __attribute__((may_alias)) word;
     GSC_ROLLED for (size_t i = 0; i < size / 8; i++)
     {
-        ((word *)to)[i] = ((const word *)from)[i];
-        __asm__ volatile("" ::: "memory"); /* not made a memcpy */
+        ((gsc_word *)to)[i] = ((const gsc_word *)from)[i];
+        GSC_KEEP_LOOP;
     }
 #else
     if (to == from)
@@ -62,8 +66,16 @@ GSC_FUNCTION void gsc_copy(void *to, const void *from, size_t size)
 
 GSC_FUNCTION void gsc_clear(void *to, size_t size)
 {
+#ifdef __CUDA_ARCH__
+    GSC_ROLLED for (size_t i = 0; i < size / 8; i++)
+    {
+        ((gsc_word *)to)[i] = 0;
+        GSC_KEEP_LOOP;
+    }
+#else
     for (size_t i = 0; i < size; i += 64)
         memset((char *)to + i, 0, 64);
+#endif
 }
 
 /* ---- factors ---- */

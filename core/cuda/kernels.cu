@@ -69,8 +69,6 @@ DEVICE unsigned long long atomicCAS(unsigned long long *to, unsigned long long o
 #endif
 #include "step.h"
 
-typedef uint64_t __attribute__((may_alias)) word64; /* of any struct */
-
 /* Reductions without a result, in one address space: faster than generic ones. */
 #define RED(space, name, suffix, type, constraint)                                                 \
     DEVICE void space##_##name(type *to, type x)                                                   \
@@ -396,9 +394,15 @@ typedef struct thread_tile {
     uint32_t lane, start; /* the first of the thread's 4 lanes, and its position in the chunk */
 } thread_tile;
 
-DEVICE bool is_in_double(const thread_tile *tile)
+/* Returns the multiplier of an input, rounded to the type that multiplies: double or float. */
+DEVICE double multiplier_of(const gsc_cuda_call *call, bool in_double)
 {
-    return tile->call->in_double || tile->in_dtype == gsc_f64;
+    return in_double ? call->multiplier : (double)call->multiplier_f32;
+}
+
+DEVICE bool is_in_double(const gsc_cuda_call *call, uint32_t in_dtype)
+{
+    return call->in_double || in_dtype == gsc_f64;
 }
 
 /* An element: its |bits|, the |bits| of its output before a clamp, |product|, and if clamped. */
@@ -434,7 +438,7 @@ DEVICE void convert_element(thread_tile *tile, uint32_t i, uint32_t k, element_r
     thread_partial *partial = &tile->partial;
     const gsc_cuda_call *call = tile->call;
     const uint32_t in = tile->in_dtype, out = tile->out_dtype, operation = call->operation;
-    const bool in_double = is_in_double(tile);
+    const bool in_double = is_in_double(call, in);
     const double m = tile->multiplier, limit = tile->limit;
     const uint64_t bits = read_bits(in, tile->in + (uint64_t)i * dtypes[in].size);
     uint64_t result;
@@ -715,8 +719,9 @@ template <class real, uint32_t N> INLINED auto largest_of(const real (&x)[N][4])
 template <class T, class real>
 INLINED uint32_t quick_load(const T &, const quad<T> &q, real (&x)[4])
 {
+    static_assert(!T::loses_infinity);
     UNROLLED for (uint32_t k = 0; k < 4; k++) x[k] = T::load(q.get(k));
-    return q.lost();
+    return 0;
 }
 
 /* Moves the sign, the exponent and the mantissa of each element to where a float has them. */
@@ -1163,7 +1168,7 @@ DEVICE void set_options(thread_tile *tile)
     tile->partial.first = ~(uint32_t)0;
     tile->from = __cvta_generic_to_global(tile->in) + tile->lane * dtypes[in].size;
     tile->to = __cvta_generic_to_global(tile->out) + tile->lane * dtypes[out].size;
-    tile->multiplier = is_in_double(tile) ? call->multiplier : (double)call->multiplier_f32;
+    tile->multiplier = multiplier_of(call, is_in_double(call, in));
     tile->limit = 0;
     tile->limit_bits = 0;
     tile->overflow = dtypes[out].overflow;
@@ -1255,8 +1260,8 @@ template <class P> INLINED void write_list(const P &p)
     if (i >= p.header.tensors)
         return;
     /* By words: for a copy of a struct, every thread would copy all of the parameter. */
-    const word64 *from = (const word64 *)&p.tensors[i];
-    word64 *to = (word64 *)&p.header.to[i];
+    const gsc_word *from = (const gsc_word *)&p.tensors[i];
+    gsc_word *to = (gsc_word *)&p.header.to[i];
     UNROLLED for (uint32_t k = 0; k < sizeof *p.tensors / 8; k++) to[k] = from[k];
 }
 
@@ -1278,8 +1283,8 @@ typedef struct chunk_tensor {
 
 /*
  * Returns tensor i of a parameter. The empty assembly hides from the compiler where the numbers
- * come from: it would load them, and those of a list in the workspace, by one pointer, and for that
- * copy the whole parameter to local memory.
+ * come from: by one pointer it would load them or a list in the workspace, and for that copy the
+ * whole parameter to local memory.
  */
 INLINED gsc_cuda_tensor tensor_at(const gsc_cuda_chunks_parameter &p, uint32_t i)
 {
@@ -1289,6 +1294,12 @@ INLINED gsc_cuda_tensor tensor_at(const gsc_cuda_chunks_parameter &p, uint32_t i
     asm("" : "+l"(in), "+l"(out), "+r"(end), "+r"(last), "+r"(in_dtype), "+r"(out_dtype));
     return {(const unsigned char *)in, (unsigned char *)out, end, (uint16_t)last,
             (uint8_t)in_dtype,         (uint8_t)out_dtype};
+}
+
+/* Returns tensor i of a call. */
+INLINED gsc_cuda_tensor tensor_of(const gsc_cuda_chunks_parameter &p, uint32_t i)
+{
+    return p.list ? p.list[i] : tensor_at(p, i);
 }
 
 /*
@@ -1374,8 +1385,8 @@ INLINED void prefetch(uint32_t t, const unsigned char *from, uint32_t bytes)
 INLINED void count_bins(uint32_t t, const gsc_cuda_call *call, uint32_t *bins,
                         const unsigned char *in, uint32_t dtype, uint32_t complex, uint32_t n)
 {
-    const bool in_double = call->in_double || dtype == gsc_f64;
-    const double m = in_double ? call->multiplier : (double)call->multiplier_f32;
+    const bool in_double = is_in_double(call, dtype);
+    const double m = multiplier_of(call, in_double);
     const uint32_t end = least(n, (uint32_t)GSC_BLOCK), size = dtypes[dtype].size;
     ONE_BY_ONE for (uint32_t i = t << complex; i < end; i += GSC_CUDA_THREADS << complex)
     {
@@ -1450,7 +1461,7 @@ INLINED void reduce_tiles(const gsc_cuda_call *call, chunk_shared *s, thread_til
     double sum = 0; /* of the block: its first thread */
     bool done = tile->n == 0 || !(call->want & GSC_WANT_NORM);
     /* The double sums only if they are needed. */
-    ONE_BY_ONE for (bool wide = is_in_double(tile);; wide = true)
+    ONE_BY_ONE for (bool wide = is_in_double(call, tile->in_dtype);; wide = true)
     {
         lane_sums lanes = {{}, partial.amax};
         UNROLLED for (uint32_t k = 0; k < 4; k++) lanes.sums[k] =
@@ -1640,11 +1651,7 @@ SLOW void write_report(gsc_report *r, const gsc_cuda_call *call, const gsc_polic
                        const results *of)
 {
     const list_partial *partial = &of->partial;
-    ONE_BY_ONE for (uint32_t i = 0; i < sizeof *r / 8; i++)
-    {
-        ((word64 *)r)[i] = 0;
-        asm volatile("" ::: "memory"); /* a memset would store bytes */
-    }
+    gsc_clear(r, sizeof *r);
     if (call->status != GSC_OK) /* nothing was unscaled: nobody must step */
         return gsc_report_failed(r, call->status);
     r->elements = of->elements;
@@ -1702,7 +1709,7 @@ INLINED void end_call(const gsc_cuda_call *call, end_shared *s, const gsc_cuda_c
 {
     const uint32_t t = threadIdx.x;
     if (t < sizeof p.policy / 8)
-        ((word64 *)&s->policy)[t] = p.policy.words[t];
+        ((gsc_word *)&s->policy)[t] = p.policy.words[t];
     fold_runs(call->chunks, call->all_chunks);
     __syncthreads();
     list_partial partial;
@@ -1716,11 +1723,8 @@ INLINED void end_call(const gsc_cuda_call *call, end_shared *s, const gsc_cuda_c
             const uint32_t index = done + i;
             double of_tensor = 0;
             if (i < n) {
-                const gsc_cuda_tensor tensor = p.list ? p.list[index] : tensor_at(p, index);
-                uint32_t first = 0;
-                if (index > 0)
-                    first = p.list ? p.list[index - 1].end : tensor_at(p, index - 1).end;
-                of_tensor = end_tensor(call, &partial, index, first, tensor);
+                const uint32_t first = index > 0 ? tensor_of(p, index - 1).end : 0;
+                of_tensor = end_tensor(call, &partial, index, first, tensor_of(p, index));
             }
             s->sums[i] = of_tensor;
         }
@@ -1761,7 +1765,7 @@ KERNEL(chunks)
     const gsc_cuda_call *call = &shared_call;
     const uint32_t t = threadIdx.x;
     if (t < offsetof(gsc_cuda_call, multiplier) / 8)
-        ((word64 *)&shared_call)[t] = ((const word64 *)&p.call)[t];
+        ((gsc_word *)&shared_call)[t] = ((const gsc_word *)&p.call)[t];
     if (t < GSC_BINS)
         s.bins[t] = 0;
     if (t < GSC_CUDA_COUNTS)
@@ -1802,6 +1806,6 @@ KERNEL(step)
 {
     gsc_step step;
     gsc_copy(&step, &p, sizeof p);
-    memset((char *)&step + sizeof p, 0, sizeof step - sizeof p); /* later fields of a policy */
+    gsc_clear((char *)&step + sizeof p, sizeof step - sizeof p); /* later fields of a policy */
     run_step(&step);
 }

@@ -251,7 +251,8 @@ INLINE void *reach_global(u64 address, u32 bytes, u32 how, int line)
     if ((how & (WRITE | RED)) && how != ATOM)
         order_write();
     if (is_device && how != 0)
-        touch(seen_global + (address - pages), launch_start, address, bytes, how & ~16u, line);
+        touch(seen_global + (address - pages), launch_start, address, bytes,
+              how == ATOM ? RED : how, line);
     return at;
 }
 
