@@ -50,8 +50,9 @@ generate() { # the generated files match the manifest and the CUDA kernels
   check generate ci/generate --check
 }
 
-format() { # layout is decided by the formatters; and ci/test itself
+format() { # layout is decided by the formatters; ci/test itself; recipes delete nothing outside their folder
   check runner tests/ci/runner_test.py
+  check paths tests/ci/paths_test.py
   check links bash -c '! git ls-files --stage | grep ^120000' # Windows checks them out as text
   local sources
   sources=$(git ls-files '*.c' '*.h' '*.cpp' '*.cu' ':!include' ':!tests/abi/released' | grep -vxF \

@@ -4,6 +4,7 @@ if [[ ${1-} == -h || ${1-} == --help ]]; then # the comment at the top of the co
   sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"
   exit
 fi
+unset CDPATH # with it "cd ci/.." can change into another project
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 export ELIXIR_ERL_OPTIONS=+fnu # file names and output are UTF-8 whatever the locale
 

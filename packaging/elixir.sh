@@ -19,7 +19,7 @@ for platform in "${platforms[@]}"; do
   include=$headers extension=so
   [[ $name != *windows ]] || include=$elixir/windows extension=dll
   folder=$(zig "$target")
-  make -C "$clone/bindings/elixir" --silent -j "$(nproc)" CC="$folder/cc" MIX_APP_PATH="$elixir/$name" \
+  make -C "$clone/bindings/elixir" --silent -j "$(nproc)" CC="${folder@Q}/cc" MIX_APP_PATH="$elixir/$name" \
     ERTS_INCLUDE_DIR="$include" CFLAGS=-Werror LDFLAGS=-s
   file=gradscaler-nif-2.16-$name-$version.$extension
   cp "$elixir/$name/priv/gradscaler_nif.$extension" "$packages/$file"

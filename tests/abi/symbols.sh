@@ -9,7 +9,7 @@ set -u
 export LC_ALL=C
 library=$1
 table=$2
-scratch=$(mktemp -d)
+scratch=$(mktemp -d) || exit
 trap 'rm -rf "$scratch"' EXIT
 failed=0
 

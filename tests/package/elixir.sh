@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The package, used by a project that has nothing but it, without a network: elixir.sh PACKAGES SCRATCH
 # It compiles the NIF; takes one that is precompiled, from a folder and a server; refuses one that is damaged.
-packages=$(realpath "$1") scratch=$(realpath "$2")
+packages=$(realpath -e "$1") && scratch=$(realpath -e "$2") || exit
 source "$(dirname "$0")/../../ci/setup.sh"
 source tests/package/debian.sh
 root=$PWD

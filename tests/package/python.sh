@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Python's packages, each looked into, and used where its platform is at hand: python.sh PACKAGES SCRATCH
 # All that run must give the same bits for recorded gradients, also the same as a library that gcc compiled.
-packages=$(realpath "$1") scratch=$(realpath "$2")
+packages=$(realpath -e "$1") && scratch=$(realpath -e "$2") || exit
 source "$(dirname "$0")/../../ci/setup.sh"
 source tests/package/debian.sh
 venv package-tests numpy

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs ci/release on a copy of this repository that can be released, and on one where all is wrong: release.sh SCRATCH
 set -euo pipefail
-git -c advice.detachedHead=false clone --quiet . "$1/release"
+git -c advice.detachedHead=false clone --quiet . "${1:?}/release"
 cd "$1/release"
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' include/gradscaler.toml)
 released=tests/abi/released/${version%.*}

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The crates, used by a program that has nothing but them, no network and no registry: rust.sh PACKAGES SCRATCH
 # With the newest and the oldest Rust, each compiling the core; then with an installed library, by both settings.
-packages=$(realpath "$1") scratch=$(realpath "$2")
+packages=$(realpath -e "$1") && scratch=$(realpath -e "$2") || exit
 source "$(dirname "$0")/../../ci/setup.sh"
 export CARGO_HOME=$scratch/cargo CARGO_NET_OFFLINE=true
 unset CARGO_TARGET_DIR GRADSCALER_LIB_DIR

@@ -33,7 +33,7 @@ impl Scratch {
     fn tool(&self, name: &str) -> PathBuf {
         let (path, log) = (self.0.join("bin").join(name), self.0.join("log"));
         let script = format!(
-            "#!/bin/sh\necho {name} $1 >>{}\nfor word; do [ \"$last\" = -o ] && : >\"$word\"; last=$word; done\n",
+            "#!/bin/sh\necho {name} $1 >>'{}'\nfor word; do [ \"$last\" = -o ] && : >\"$word\"; last=$word; done\n",
             log.display()
         );
         fs::write(&path, script).unwrap();
