@@ -27,6 +27,7 @@ typedef struct gsc_job {
     uint32_t want;            /* GSC_WANT_* bits of the options and of the policy */
     double clamp;             /* 0: none */
     const gsc_policy *policy; /* all fields of this version; NULL: none */
+    const gsc_tensor *loss;   /* the loss before scaling; the data is the backend's; NULL: none */
     gsc_report *report;       /* backend's memory; NULL: not wanted */
     gsc_report *per_tensor;   /* n reports; backend's memory; NULL: not wanted */
     int64_t *histogram;       /* backend's memory; NULL: not wanted */

@@ -36,7 +36,7 @@ const char *gsc_status_string(gsc_status status)
         "tensors overlap",
         "buffer too small",
         "saved bytes are damaged",
-        "saved bytes are of a newer version",
+        "saved by a newer version, or by a candidate before 0.10",
         "not available in this build or on this machine",
         "out of memory or threads",
         "the CUDA driver failed, or the context is of another process",
@@ -249,7 +249,23 @@ gsc_status gsc_struct_write(const void *full, uint32_t size, void *to, bool trun
     return GSC_OK;
 }
 
-/* ---- lists of the caller ---- */
+/* ---- names and lists of the caller ---- */
+
+const char *gsc_quoted(char quoted[GSC_QUOTED], const char *name)
+{
+    enum { MOST = GSC_QUOTED - 6 }; /* two quotes, three points and the end */
+    size_t length = strnlen(name, MOST + 1);
+    const bool cut = length > MOST;
+    if (cut)
+        length = MOST;
+    while (cut && length > 0 && ((unsigned char)name[length] & 0xc0) == 0x80)
+        length--; /* not inside a character of UTF-8 */
+    (void)snprintf(quoted, GSC_QUOTED, "\"%.*s%s\"", (int)length, name, cut ? "..." : "");
+    for (char *c = quoted; *c; c++)
+        if ((unsigned char)*c < ' ')
+            *c = ' '; /* a message is one line */
+    return quoted;
+}
 
 void gsc_note_add(gsc_notes *notes, uint32_t kind, int64_t entry, const char *field, double value,
                   const char *format, ...)

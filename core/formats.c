@@ -42,11 +42,7 @@ enum type { F64, U32, U64, I64 };
     X(max_failed_backoffs, U64)                                                                    \
     X(quirks, U32)                                                                                 \
     X(arithmetic, U32)                                                                             \
-    X(target_amax, F64)                                                                            \
-    X(log2_decay, F64)                                                                             \
-    X(log2_slow_decay, F64)                                                                        \
-    X(log2_margin_sigmas, F64)                                                                     \
-    X(overflow_sample_log2, F64)                                                                   \
+    X(bad_loss_rule, U32)                                                                          \
     X(guard_norm, F64)                                                                             \
     X(guard_ratio, F64)                                                                            \
     X(guard_sigmas, F64)                                                                           \
@@ -63,19 +59,22 @@ enum type { F64, U32, U64, I64 };
     X(steps_since_change, steps_since_change, I64)                                                 \
     X(overflows_since_reset, overflows_since_reset, I64)                                           \
     X(failed_backoffs, failed_backoffs, I64)                                                       \
+    X(bad_losses_in_a_row, bad_losses_in_a_row, I64)                                               \
+    X(total_updates, total_updates, I64)                                                           \
     X(total_overflows, total_overflows, I64)                                                       \
+    X(total_bad_losses, total_bad_losses, I64)                                                     \
     X(total_growths, total_growths, I64)                                                           \
     X(total_backoffs, total_backoffs, I64)                                                         \
-    X(log2_mean, log2_mean, F64)                                                                   \
-    X(log2_slow_mean, log2_slow_mean, F64)                                                         \
-    X(log2_mean_square, log2_mean_square, F64)                                                     \
-    X(log2_zero_weight, log2_zero_weight, F64)                                                     \
-    X(log2_slow_zero_weight, log2_slow_zero_weight, F64)                                           \
     X(guard_mean, guard_mean, F64)                                                                 \
     X(guard_variance, guard_variance, F64)                                                         \
     X(guard_count, guard_count, I64)                                                               \
     X(guard_in_a_row, guard_in_a_row, I64)                                                         \
     X(total_guard_skips, total_guard_skips, I64)                                                   \
+    X(total_guard_clips, total_guard_clips, I64)                                                   \
+    X(nans_in_a_row, nans_in_a_row, I64)                                                           \
+    X(empty_in_a_row, empty_in_a_row, I64)                                                         \
+    X(updates_at_growth, updates_at_growth, I64)                                                   \
+    X(overflows_at_growth, overflows_at_growth, I64)                                               \
     X(guard_multiplier, guard_multiplier, F64)                                                     \
     X(guard_threshold, guard_threshold, F64)                                                       \
     X(guard_value, guard_value, F64)                                                               \
@@ -433,16 +432,6 @@ static const row guided_diffusion[] = {
     {0},
 };
 
-static const row openseq2seq[] = {
-    {"scale_min",        min_scale,            PLAIN,    SET},
-    {"scale_max",        max_scale,            PLAIN,    SET},
-    {"log_max",          overflow_sample_log2, EXPONENT, SET},
-    {"beta1",            log2_decay,           PLAIN,    SET},
-    {"beta2",            log2_slow_decay,      PLAIN,    SET},
-    {"overflow_std_dev", log2_margin_sigmas,   PLAIN,    SET},
-    {0},
-};
-
 /* ---- formats ---- */
 
 enum {
@@ -511,8 +500,6 @@ static const struct format {
      "emily", emily, "", 0},
     {"guided_diffusion", "guided-diffusion MixedPrecisionTrainer: its arguments; no state.",
      "guided_diffusion", guided_diffusion, "", 0},
-    {"openseq2seq_logmax", "OpenSeq2Seq LogMaxScaler: its parameters; it saves no state.",
-     "openseq2seq_logmax", openseq2seq, "", 0},
 };
 /* clang-format on */
 
@@ -643,14 +630,10 @@ static bool affects_training(const gsc_policy *p, enum field f)
         return p->hysteresis > 1 || p->overflow_tolerance > 0;
     case failed_backoffs:
         return p->max_failed_backoffs > 1; /* with 1, the first one stops */
+    case bad_losses_in_a_row:
+        return p->bad_loss_rule == GSC_BAD_LOSS_HOLD && p->max_failed_backoffs > 1;
     case next_scale:
         return p->apply_delay != 0;
-    case log2_mean:
-    case log2_slow_mean:
-    case log2_mean_square:
-    case log2_zero_weight:
-    case log2_slow_zero_weight:
-        return p->target_amax != 0;
     case guard_mean:
     case guard_variance:
     case guard_count:
@@ -661,6 +644,11 @@ static bool affects_training(const gsc_policy *p, enum field f)
     case guard_multiplier:
     case guard_threshold:
     case guard_value:
+    case total_updates:
+    case nans_in_a_row:
+    case empty_in_a_row:
+    case updates_at_growth:
+    case overflows_at_growth:
     case generation:
     case next_generation:
     case events:
@@ -695,13 +683,14 @@ typedef struct reading {
     const gsc_entry *entries;
     uint64_t n;
     char prefix[sizeof((gsc_entry *)0)->key];
-    unsigned where;               /* SAVED or SET */
-    struct scaler s;              /* the fields read so far */
-    int64_t from[FIELDS];         /* the entry that a field came from, or -1 */
-    double read[FIELDS];          /* the field's value by that entry */
-    int64_t unset[POLICY_FIELDS]; /* the null entry that leaves a field unchanged, or -1 */
-    double fixed;                 /* a scale that never moves, or NAN */
-    bool since_start;             /* good_steps is the number of an iteration */
+    unsigned where;                /* SAVED or SET */
+    struct scaler s;               /* the fields read so far */
+    int64_t from[FIELDS];          /* the entry that a field came from, or -1 */
+    double read[FIELDS];           /* the field's value by that entry */
+    int64_t unset[POLICY_FIELDS];  /* the null entry that leaves a field unchanged, or -1 */
+    double fixed;                  /* a scale that never moves, or NAN */
+    bool since_start;              /* good_steps is the number of an iteration */
+    bool lowered, stopped_holding; /* by adapt_rules */
 } reading;
 
 /* Returns the key after the prefix, or NULL if the prefix differs. */
@@ -817,7 +806,7 @@ static gsc_status set(reading *r, enum field f, double x, int64_t entry, gsc_err
     if (fields[f].type != F64)
         (void)snprintf(must, sizeof must, "a whole number from 0 to %s",
                        most_of(f) == (double)MOST_U64 ? "2^64 - 2^11"
-                       : most_of(f) == GSC_COUNT_MOST ? "2^62"
+                       : most_of(f) == GSC_COUNT_MOST ? "2^61"
                                                       : DIGITS(most_of(f)));
     if (!holds(f, x))
         return fail_at(r, entry, fields[f].type == F64 ? NAN : 0,
@@ -1088,12 +1077,6 @@ static void note_unset(const reading *r, gsc_notes *notes)
     }
 }
 
-static void note_entries(const reading *r, gsc_notes *notes)
-{
-    note_unset(r, notes);
-    note_ignored(r, notes);
-}
-
 /* Notes numbers such as 2e15: Cerebras' documentation writes it and means 2^15. */
 static void note_misread_exponents(const reading *r, gsc_notes *notes)
 {
@@ -1121,6 +1104,42 @@ static gsc_policy fixed_at(const gsc_policy *p, double scale)
     return made;
 }
 
+/*
+ * Lowers init_scale to max_scale, unless a setting gives it: a scaler can save rules that no new
+ * one can start with. Stops holding if the framework never stops: bad losses alone would never end.
+ */
+static void adapt_rules(reading *r)
+{
+    gsc_policy *p = &r->s.policy;
+    r->lowered = gsc_starts_too_high(p) && (r->where == SAVED || r->from[init_scale] < 0);
+    r->stopped_holding =
+        r->where == SAVED && p->bad_loss_rule == GSC_BAD_LOSS_HOLD && p->max_failed_backoffs == 0;
+    if (r->lowered)
+        p->init_scale = p->max_scale;
+    if (r->stopped_holding)
+        p->bad_loss_rule = GSC_BAD_LOSS_OVERFLOW;
+}
+
+static void note_adapted(const reading *r, gsc_notes *notes)
+{
+    const double first = r->s.policy.init_scale;
+    if (r->lowered)
+        gsc_note_add(notes, GSC_NOTE_CHANGED, r->from[init_scale], "init_scale", first,
+                     "init_scale becomes %s, which is max_scale: no first scale is above it",
+                     DIGITS(first));
+    if (r->stopped_holding)
+        gsc_note_add(notes, GSC_NOTE_CHANGED, r->from[max_failed_backoffs], "bad_loss_rule", 0,
+                     "bad_loss_rule becomes 0: max_failed_backoffs is 0 here, and a policy that "
+                     "holds needs it");
+}
+
+static void note_entries(const reading *r, gsc_notes *notes)
+{
+    note_adapted(r, notes);
+    note_unset(r, notes);
+    note_ignored(r, notes);
+}
+
 static gsc_status read_policy(reading *r, gsc_error *err)
 {
     const gsc_policy asked = r->s.policy;
@@ -1135,6 +1154,7 @@ static gsc_status read_policy(reading *r, gsc_error *err)
         r->s.policy.arithmetic = asked.arithmetic;
         r->s.policy.overflow_test = asked.overflow_test;
     }
+    adapt_rules(r);
     const gsc_status status = gsc_policy_check_full(&r->s.policy, 0, &why);
     return status == GSC_OK ? GSC_OK : fail_for(r, &why, err);
 }
@@ -1258,6 +1278,7 @@ static gsc_status read_state(reading *r, gsc_notes *notes, gsc_error *err)
         count_from(r, steps_since_change, s->good_steps, notes);
     count_from(r, overflows_since_reset, 0, notes);
     count_from(r, failed_backoffs, 0, notes);
+    count_from(r, bad_losses_in_a_row, 0, notes);
     const double newest = r->from[next_scale] >= 0 ? s->next.scale : s->factor.scale;
     if (!(newest >= 0) || (isfinite(newest) && isinf(gsc_rounded(p, newest))))
         return fail_at(r, r->from[next_scale], 0, 0x1.fffffep127, "a scale of this policy", err);
@@ -1282,6 +1303,8 @@ static gsc_status read_state(reading *r, gsc_notes *notes, gsc_error *err)
     made.guard_value = s->guard_value;
     made.guard_multiplier = s->guard_multiplier;
     gsc_set_skip(&made);
+    if (!made.skip && made.guard_multiplier == 0) /* the events of a skip are not among them */
+        made.guard_multiplier = 1;
     *s = made;
     if (p->apply_delay && r->from[next_scale] < 0 && r->from[scale] >= 0)
         gsc_note_add(notes, GSC_NOTE_MISSING, -1, "next_scale", s->next.scale,
@@ -1294,11 +1317,19 @@ static gsc_status read_state(reading *r, gsc_notes *notes, gsc_error *err)
         gsc_note_add(notes, GSC_NOTE_UNUSABLE, r->from[scale], "scale", s->factor.scale,
                      "the scale is %g: no call multiplies by it; start a state with another",
                      s->factor.scale);
+    gsc_note_outside_limits(notes, p, s);
     return GSC_OK;
 }
 
 static gsc_status read_all(reading *r, gsc_notes *notes, gsc_error *err)
 {
+    const bool is_ours = r->format->rows == ours;
+    int64_t old = is_ours ? find_entry(r, "log2_mean", 0) : -1; /* of a state */
+    if (is_ours && old < 0)
+        old = find_entry(r, "target_amax", 0); /* of a policy */
+    if (old >= 0)
+        return gsc_fail(err, GSC_ERROR_VERSION, ENTRIES, old, "entries.key",
+                        GSC_SAVED_BY_CANDIDATE);
     GSC_TRY(read_rows(r, r->format->rows, err));
     if (r->where == SET) {
         GSC_TRY(read_rows(r, common, err));

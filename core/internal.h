@@ -16,7 +16,7 @@
 #define GSC_NOINLINE
 #endif
 
-/* "0.9.0", for messages. Rust's build.rs searches libraries for "this version (0.9.0)". */
+/* "0.10.0", for messages. Rust's build.rs searches libraries for "this version (0.10.0)". */
 #define GSC_STRING_OF(x) #x
 #define GSC_STRING(x)    GSC_STRING_OF(x)
 #define GSC_VERSION_STRING                                                                         \
@@ -89,10 +89,18 @@ gsc_status gsc_struct_write(const void *full, uint32_t size, void *to, bool trun
 gsc_status gsc_policy_read(const gsc_policy *from, gsc_policy *full, int argument, gsc_error *err);
 gsc_status gsc_policy_check_full(const gsc_policy *full, int argument, gsc_error *err);
 
+/* Returns true if a step can change the first scale: a backoff, a growth or an enforced floor. */
+bool gsc_moves(const gsc_policy *policy);
+
 /* Returns the name that a misspelt `name` contains or begins, else the most similar; or NULL. */
 const char *gsc_nearest(const char *name,
                         const char *(*name_of)(const void *context, uint32_t index),
                         const void *context);
+
+/* How an error about a state or saved bytes of a version before 0.10 goes on. */
+#define GSC_SAVED_BY_CANDIDATE                                                                     \
+    "cannot be read by this version (" GSC_VERSION_STRING                                          \
+    "): 0.9 or an earlier candidate saved this; start anew, and set the old scale"
 
 /* Check values in host memory. The error message says how to correct a value. */
 gsc_status gsc_factor_check(const gsc_factor *factor, int argument, gsc_error *err);
@@ -100,7 +108,7 @@ gsc_status gsc_state_check(const gsc_state *state, int argument, const char *nam
 gsc_status gsc_report_check(const gsc_report *report, int argument, int64_t index, const char *name,
                             gsc_error *err);
 
-/* Returns why the last update decided as it did: GSC_CAUSE_*. */
+/* Returns the GSC_CAUSE_* of the last update, as far as the state alone tells it. */
 uint32_t gsc_cause_of(const gsc_state *state);
 
 /* The caller's list of notes. `n` counts all notes; the first `capacity` are written. */
@@ -108,8 +116,13 @@ typedef struct gsc_notes {
     gsc_note *at;
     uint64_t capacity, n;
 } gsc_notes;
+/* Writes a name for a message: in quotes, and cut at a character if it is too long. */
+enum { GSC_QUOTED = 86 };
+const char *gsc_quoted(char quoted[GSC_QUOTED], const char *name);
 void gsc_note_add(gsc_notes *notes, uint32_t kind, int64_t entry, const char *field, double value,
                   const char *format, ...) GSC_PRINTF(6, 7);
+/* Notes a scale above max_scale or below min_scale. */
+void gsc_note_outside_limits(gsc_notes *notes, const gsc_policy *policy, const gsc_state *state);
 gsc_status gsc_notes_check(const gsc_notes *notes, int argument, gsc_error *err);
 /* Sets *count to value, unless count is NULL. */
 void gsc_tell(uint64_t *count, uint64_t value);

@@ -58,6 +58,10 @@ gsc_status gsc_state_metrics(const gsc_policy *policy, const gsc_state *state,
                 is_skipped && gsc_cause_of(state) == GSC_CAUSE_OVERFLOW);
     const bool has_finite_gradients =
         report && report->kind != GSC_REPORT_NUMBER && !gsc_has_bad(report);
+    if (report && report->loss != GSC_LOSS_UNKNOWN)
+        set_integer(metrics, GSC_METRIC_BAD_LOSS, GSC_ENTRY_BOOLEAN,
+                    report->loss == GSC_LOSS_NOT_FINITE);
+    set_integer(metrics, GSC_METRIC_TOTAL_BAD_LOSSES, GSC_ENTRY_INTEGER, state->total_bad_losses);
     if (has_finite_gradients && (report->measured & GSC_WANT_NORM) && isfinite(report->sum_squares))
         set_number(metrics, GSC_METRIC_NORM, sqrt(report->sum_squares));
     else if (state->guard_value != 0)
@@ -124,15 +128,16 @@ static bool find_failure(const struct run *run, gsc_notes *notes)
     return true;
 }
 
-/* Returns the first tensor that is not finite, or -1 if it is not known. */
-static int64_t first_bad_tensor(const struct run *run)
+/* Returns the last tensor that is not finite, the nearest to the cause, or -1 if it is not known.
+ */
+static int64_t last_bad_tensor(const struct run *run)
 {
-    for (uint64_t i = 0; i < run->n; i++)
+    for (uint64_t i = run->n; i-- > 0;)
         if (gsc_has_bad(&run->per_tensor[i]))
             return (int64_t)i;
     return run->n == 0 && run->report && run->report->kind == GSC_REPORT_TENSORS &&
                    gsc_has_bad(run->report)
-               ? run->report->first_tensor
+               ? run->report->last_tensor
                : -1;
 }
 
@@ -152,7 +157,8 @@ static void find_not_finite(const struct run *run, gsc_notes *notes)
         return;
     const int64_t nans = report ? report->nan_count : 0, infs = report ? report->inf_count : 0;
     if (nans > 0 || scale <= 1)
-        gsc_note_add(notes, GSC_NOTE_NOT_FINITE, first_bad_tensor(run), "", (double)(nans + infs),
+        gsc_note_add(notes, GSC_NOTE_NOT_FINITE, last_bad_tensor(run), "",
+                     (double)nans + (double)infs,
                      "the gradients have %s at a scale of %g, and no scale cures that: look at the "
                      "input, the loss and the parameters, and go back to an earlier checkpoint",
                      nans > 0   ? "NaN"
@@ -160,7 +166,7 @@ static void find_not_finite(const struct run *run, gsc_notes *notes)
                                 : "Inf or NaN",
                      scale);
     else
-        gsc_note_add(notes, GSC_NOTE_BACKOFF_FAILED, first_bad_tensor(run),
+        gsc_note_add(notes, GSC_NOTE_BACKOFF_FAILED, last_bad_tensor(run),
                      gsc_moves(run->policy) ? "min_scale" : "init_scale", scale,
                      "%lld overflows in a row could not lower the scale, %g: %s, or look at the "
                      "input and the loss",
@@ -233,7 +239,7 @@ static void find_slow_growth(const struct run *run, gsc_notes *notes)
     const double growth = gsc_growth_factor(p);
     const uint64_t planned_steps = run->planned_steps;
     const double steps_left = planned_steps > run->steps ? (double)(planned_steps - run->steps) : 0;
-    if (planned_steps == 0 || p->growth_interval == 0 || growth <= 1 || p->target_amax != 0)
+    if (planned_steps == 0 || p->growth_interval == 0 || growth <= 1)
         return;
     if (p->growth_interval > planned_steps && run->state->total_growths == 0)
         gsc_note_add(notes, GSC_NOTE_NEVER_GROWS, -1, "growth_interval", (double)planned_steps,
@@ -248,6 +254,20 @@ static void find_slow_growth(const struct run *run, gsc_notes *notes)
                          "init_scale, or lower growth_interval",
                          highest_scale, p->max_scale);
     }
+}
+
+void gsc_note_outside_limits(gsc_notes *notes, const gsc_policy *p, const gsc_state *s)
+{
+    const double ceiling = gsc_max_scale(p), floor = gsc_min_scale(p);
+    const bool is_inside = s->factor.scale <= ceiling && s->factor.scale >= floor;
+    const double scale = is_inside ? s->next.scale : s->factor.scale;
+    const bool is_above = scale > ceiling;
+    if (!gsc_usable(scale) || (!is_above && scale >= floor))
+        return;
+    gsc_note_add(notes, GSC_NOTE_OUTSIDE_LIMITS, -1, is_above ? "max_scale" : "min_scale", scale,
+                 "the scale, %g, is %s, %g: set a scale within the limits, or change the limit",
+                 scale, is_above ? "above max_scale" : "below min_scale",
+                 is_above ? ceiling : floor);
 }
 
 gsc_status gsc_state_diagnose(const gsc_policy *policy, const gsc_state *state,
@@ -274,6 +294,7 @@ gsc_status gsc_state_diagnose(const gsc_policy *policy, const gsc_state *state,
         find_not_finite(&run, &list);
     if (list.n == 0) /* else a note above names the cause */
         find_frequent_overflows(&run, &list);
+    gsc_note_outside_limits(&list, &full, state);
     find_guard_skips(&run, &list);
     if (!has_failed)
         find_underflows(&run, &list);

@@ -50,17 +50,21 @@ static const struct preset {
     gsc_policy policy;
 } presets[] = {
     {"recommended",
-     "For new work: torch's numbers, held between 2^-14 and 2^24, and a stop event after ten "
-     "overflows in a row at the floor.",
+     "For new work: torch's numbers, held between 2^-14 and 2^24. A loss that is not finite "
+     "leaves the scale alone. A stop event after ten such losses in a row, or ten overflows at "
+     "the floor.",
      {USUAL, .max_scale = 0x1p24, .ceiling_rule = GSC_LIMIT_CLAMP_UNLESS_PAST, .min_scale = 0x1p-14,
       .floor_rule = GSC_LIMIT_CLAMP_UNLESS_PAST, .max_failed_backoffs = 10,
+      .bad_loss_rule = GSC_BAD_LOSS_HOLD,
       .overflow_reset = GSC_RESET_ON_GROWTH | GSC_RESET_ON_BACKOFF,
       .arithmetic = GSC_ARITHMETIC_F64_TO_F32}},
     {"none", "A scale of 1 that never moves; gradients are still checked and reported.", {0}},
     {"guard",
-     "For bf16, which needs no scaling: as none, with a stop event after ten overflows in a row. A "
-     "norm above ten times the running mean is skipped; from the tenth in a row on it passes.",
+     "For bf16, which needs no scaling: as none, with a stop event after ten overflows, or ten "
+     "losses that are not finite, in a row. A norm above ten times the running mean is skipped; "
+     "from the tenth in a row on it passes.",
      {.max_failed_backoffs = 10,
+      .bad_loss_rule = GSC_BAD_LOSS_HOLD,
       .guard_ratio = 10,
       .guard_decay = 0.99,
       .guard_warmup = 100,
@@ -198,18 +202,6 @@ static const struct preset {
      "a "
      "norm above mean + 6 sigmas is skipped, but enters both.",
      {.guard_sigmas = 6, .guard_decay = 127.0 / 129, .guard_warmup = 63}},
-    {"openseq2seq_logmax",
-     "OpenSeq2Seq LogMaxScaler: predicts the scale from running means of log2(amax).",
-     {.max_scale = 0x1p14,
-      .ceiling_rule = GSC_LIMIT_ENFORCE,
-      .min_scale = 1,
-      .floor_rule = GSC_LIMIT_ENFORCE,
-      .arithmetic = GSC_ARITHMETIC_F32,
-      .target_amax = 0x1p16,
-      .log2_decay = 0.99,
-      .log2_slow_decay = 0.999,
-      .log2_margin_sigmas = 3.09,
-      .overflow_sample_log2 = 0x1p16}},
 };
 
 #define PRESET_COUNT (sizeof presets / sizeof *presets)
@@ -287,6 +279,14 @@ gsc_status gsc_policy_preset(const char *name, gsc_policy *out, gsc_error *err)
                     suggestion ? "\"?" : "");
 }
 
+bool gsc_moves(const gsc_policy *p)
+{
+    const double first = gsc_first_scale(p);
+    gsc_state s = {0};
+    return gsc_above_floor(p, first) != first || gsc_back_off(p, &s, first) != first ||
+           (p->growth_interval != 0 && gsc_grow(p, &s, first) != first);
+}
+
 static bool within(double x, double low, double high)
 {
     return x >= low && x <= high; /* false for NaN */
@@ -331,17 +331,18 @@ gsc_status gsc_policy_check_full(const gsc_policy *p, int argument, gsc_error *e
           p->min_scale == 0 ||
               (gsc_usable(gsc_rounded(p, p->min_scale)) && gsc_usable(gsc_min_scale(p))),
           "above 0, finite and at most max_scale, all in the policy's arithmetic, or 0");
+    if (gsc_starts_too_high(p)) {
+        char first[GSC_DIGITS], limit[GSC_DIGITS];
+        (void)gsc_fail(err, GSC_ERROR_POLICY, argument, -1, "policy.init_scale",
+                       "is %s: it must be at most max_scale, which is %s, unless ceiling_rule is "
+                       "ENFORCE (1)",
+                       gsc_digits(first, p->init_scale), gsc_digits(limit, p->max_scale));
+        return gsc_with_numbers(GSC_ERROR_POLICY, err, p->init_scale, 0, gsc_max_scale(p));
+    }
     CHECK(ceiling_rule, 0, GSC_LIMIT_CLAMP_UNLESS_PAST,
           p->ceiling_rule <= GSC_LIMIT_CLAMP_UNLESS_PAST, "one of the rules of limits");
     CHECK(floor_rule, 0, GSC_LIMIT_CLAMP_UNLESS_PAST, p->floor_rule <= GSC_LIMIT_CLAMP_UNLESS_PAST,
           "one of the rules of limits");
-    const bool predicts = p->target_amax != 0;
-    CHECK(ceiling_rule, GSC_LIMIT_ENFORCE, GSC_LIMIT_ENFORCE,
-          !predicts || unlimited || p->ceiling_rule == GSC_LIMIT_ENFORCE,
-          "the rule that always holds (1) where target_amax is set");
-    CHECK(floor_rule, GSC_LIMIT_ENFORCE, GSC_LIMIT_ENFORCE,
-          !predicts || p->min_scale == 0 || p->floor_rule == GSC_LIMIT_ENFORCE,
-          "the rule that always holds (1) where target_amax is set");
     CHECK(overflow_test, 0, GSC_TEST_NORM, p->overflow_test <= GSC_TEST_NORM,
           "one of the tests of overflow");
     CHECK_BITS(overflow_reset, RESET_BITS);
@@ -352,17 +353,11 @@ gsc_status gsc_policy_check_full(const gsc_policy *p, int argument, gsc_error *e
           p->overflow_tolerance < 1 || p->quirks & GSC_QUIRK_TOLERANCE_EXCLUSIVE,
           "below 1, or overflows alone would never lower the scale, unless quirks has "
           "TOLERANCE_EXCLUSIVE (1)");
-    CHECK(reserved, 0, 0, p->reserved == 0, "0");
-    CHECK(target_amax, 0, largest, within(p->target_amax, 0, largest), "finite and not negative");
-    /* A decay that rounds to 1 in the policy's format would never forget. */
-    CHECK(log2_decay, 0, 1, p->log2_decay >= 0 && gsc_rounded(p, p->log2_decay) < 1,
-          "at least 0 and below 1 in the policy's arithmetic");
-    CHECK(log2_slow_decay, 0, 1, p->log2_slow_decay >= 0 && gsc_rounded(p, p->log2_slow_decay) < 1,
-          "at least 0 and below 1 in the policy's arithmetic");
-    CHECK(log2_margin_sigmas, 0, 0x1p20, within(p->log2_margin_sigmas, 0, 0x1p20),
-          "from 0 to 2^20");
-    CHECK(overflow_sample_log2, -0x1p20, 0x1p20, within(p->overflow_sample_log2, -0x1p20, 0x1p20),
-          "from -2^20 to 2^20");
+    CHECK(bad_loss_rule, 0, GSC_BAD_LOSS_HOLD, p->bad_loss_rule <= GSC_BAD_LOSS_HOLD,
+          "one of the rules of bad losses");
+    CHECK(max_failed_backoffs, 1, 0x1p64,
+          p->bad_loss_rule != GSC_BAD_LOSS_HOLD || p->max_failed_backoffs != 0,
+          "above 0 if bad_loss_rule is HOLD (1), or a run with bad losses alone would never end");
     CHECK(guard_norm, 0, GSC_GUARD_MAX_VALUE, within(p->guard_norm, 0, GSC_GUARD_MAX_VALUE),
           "from 0 to 2^500");
     CHECK(guard_ratio, 1, 0x1p20,
@@ -452,7 +447,7 @@ gsc_status gsc_policy_resolve(const gsc_policy *policy, gsc_policy *out, gsc_tra
     const uint32_t found_traits = (gsc_moves(&full) ? GSC_TRAIT_MOVES : 0u) |
                                   (gsc_guards(&full) ? GSC_TRAIT_GUARDS : 0u) |
                                   (wants & GSC_WANT_NORM ? GSC_TRAIT_NEEDS_NORM : 0u) |
-                                  (wants & GSC_WANT_AMAX ? GSC_TRAIT_NEEDS_AMAX : 0u);
+                                  (full.bad_loss_rule == GSC_BAD_LOSS_HOLD ? GSC_TRAIT_HOLDS : 0u);
     full.backoff_factor = gsc_backoff_factor(&full);
     full.growth_factor = gsc_growth_factor(&full);
     full.init_scale = full.init_scale == 0 ? 1 : full.init_scale;

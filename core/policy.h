@@ -37,13 +37,6 @@ GSC_FUNCTION uint32_t gsc_hysteresis(const gsc_policy *p)
     return p->hysteresis > 1 ? p->hysteresis : 1;
 }
 
-/* Returns 1 if a step can change the scale. */
-GSC_FUNCTION int gsc_moves(const gsc_policy *p)
-{
-    return p->target_amax != 0.0 || gsc_backoff_factor(p) < 1.0 ||
-           (p->growth_interval != 0 && gsc_growth_factor(p) > 1.0);
-}
-
 /* Returns 1 if x can be a scale: x and 1 / x are finite and above 0. */
 GSC_FUNCTION int gsc_usable(double x)
 {
@@ -107,6 +100,34 @@ GSC_FUNCTION double gsc_below_ceiling(const gsc_policy *p, double x)
     return x > ceiling ? ceiling : x;
 }
 
+/* Returns the first scale, before it is limited and rounded. */
+GSC_FUNCTION double gsc_given_first(const gsc_policy *p)
+{
+    return p->init_scale == 0.0 ? 1.0 : p->init_scale;
+}
+
+/* Returns 1 if the first scale is above the ceiling, and nothing lowers it. */
+GSC_FUNCTION int gsc_starts_too_high(const gsc_policy *p)
+{
+    return p->ceiling_rule != GSC_LIMIT_ENFORCE && p->max_scale != 0.0 &&
+           gsc_given_first(p) > p->max_scale;
+}
+
+/* Returns the scale before the first step. */
+GSC_FUNCTION double gsc_first_scale(const gsc_policy *p)
+{
+    const double first = gsc_given_first(p), ceiling = gsc_max_scale(p);
+    const double scale = gsc_rounded(p, gsc_below_ceiling(p, first));
+    return first <= p->max_scale && scale > ceiling ? ceiling : scale; /* rounded past it */
+}
+
+/* Returns x, or the floor if it is enforced and x is below it. */
+GSC_FUNCTION double gsc_above_floor(const gsc_policy *p, double x)
+{
+    const double floor = p->floor_rule == GSC_LIMIT_ENFORCE ? gsc_min_scale(p) : 0.0;
+    return x < floor ? floor : x;
+}
+
 GSC_FUNCTION double gsc_back_off(const gsc_policy *p, gsc_state *s, double old)
 {
     const int divides = p->backoff_factor == 0.0;
@@ -159,29 +180,6 @@ GSC_FUNCTION int gsc_growth_due(const gsc_policy *p, const gsc_state *s)
     default:
         return (uint64_t)n >= p->growth_interval;
     }
-}
-
-/*
- * Adds a sample x = log2(amax) to the running means and predicts the scale from them. Decays are
- * rounded like factors; 1 - decay is not, as in OpenSeq2Seq.
- */
-GSC_FUNCTION double gsc_predict(const gsc_policy *p, gsc_state *s, double x)
-{
-    double fast_decay = gsc_rounded_factor(p, p->log2_decay);
-    double slow_decay = gsc_rounded_factor(p, p->log2_slow_decay);
-    s->log2_mean = fast_decay * s->log2_mean + (1.0 - p->log2_decay) * x;
-    s->log2_zero_weight = gsc_rounded(p, fast_decay * s->log2_zero_weight);
-    s->log2_slow_mean = slow_decay * s->log2_slow_mean + (1.0 - p->log2_slow_decay) * x;
-    s->log2_slow_zero_weight = gsc_rounded(p, slow_decay * s->log2_slow_zero_weight);
-    s->log2_mean_square = slow_decay * s->log2_mean_square + (1.0 - p->log2_slow_decay) * (x * x);
-    double mean = s->log2_mean / (1.0 - s->log2_zero_weight);
-    double slow_mean = s->log2_slow_mean / (1.0 - s->log2_slow_zero_weight);
-    double variance =
-        s->log2_mean_square / (1.0 - s->log2_slow_zero_weight) - slow_mean * slow_mean;
-    double sigma = sqrt(variance > 0.0 ? variance : 0.0);
-    double scale = p->target_amax * gsc_exp2(-(mean + p->log2_margin_sigmas * sigma));
-    /* A prediction stays in the range where the scale and its inverse are normal floats. */
-    return scale < 0x1p-126 ? 0x1p-126 : scale > 0x1p126 ? 0x1p126 : scale;
 }
 
 /* Counts an overflow. Returns the new scale after a backoff or growth, if one is due. */
@@ -313,21 +311,45 @@ GSC_FUNCTION void gsc_guard_judge(const gsc_policy *p, gsc_state *s, double x)
     s->events |= multiplier > 0.0 ? GSC_EVENT_CLIPPED : GSC_EVENT_SKIPPED;
     s->events |= reached_max_in_a_row ? GSC_EVENT_STOPPED : 0u;
     s->total_guard_skips += multiplier == 0.0;
+    s->total_guard_clips += multiplier > 0.0;
     if (p->guard_sample != GSC_SAMPLE_NONE)
         gsc_guard_add_sample(p, s, p->guard_sample == GSC_SAMPLE_AS_IS ? x : target);
 }
 
-/*
- * Updates the state by one optimizer step and returns the new scale. Only predictive policies read
- * amax; only policies with a guard read guarded_value. The caller sets s->factor and s->next.
+/* Returns 1 if the loss was not finite before it was scaled, and the policy then keeps the scale.
  */
-GSC_FUNCTION double gsc_policy_step(const gsc_policy *p, gsc_state *s, int overflow, double amax,
+GSC_FUNCTION int gsc_holds(const gsc_policy *p, uint32_t loss)
+{
+    return p->bad_loss_rule == GSC_BAD_LOSS_HOLD && loss == GSC_LOSS_NOT_FINITE;
+}
+
+GSC_FUNCTION void gsc_count_loss(gsc_state *s, uint32_t loss, int overflow)
+{
+    if (loss == GSC_LOSS_FINITE || (loss == GSC_LOSS_UNKNOWN && !overflow))
+        s->bad_losses_in_a_row = 0;
+    s->bad_losses_in_a_row += loss == GSC_LOSS_NOT_FINITE;
+    s->total_bad_losses += loss == GSC_LOSS_NOT_FINITE;
+}
+
+/*
+ * Updates the state by one optimizer step and returns the new scale. Only policies with a guard
+ * read guarded_value. The caller sets s->factor and s->next.
+ */
+GSC_FUNCTION double gsc_policy_step(const gsc_policy *p, gsc_state *s, int overflow, uint32_t loss,
                                     double guarded_value)
 {
     double old = s->next.scale, scale = old;
     s->events = overflow ? GSC_EVENT_SKIPPED : 0u;
     s->guard_multiplier = 1.0;
     s->guard_value = s->guard_threshold = 0.0;
+    s->total_updates++;
+    gsc_count_loss(s, loss, overflow);
+    if (gsc_holds(p, loss)) {
+        s->events = GSC_EVENT_SKIPPED | GSC_EVENT_BAD_LOSS;
+        if ((uint64_t)s->bad_losses_in_a_row >= p->max_failed_backoffs)
+            s->events |= GSC_EVENT_STOPPED;
+        return old;
+    }
     if (gsc_guards(p) && !overflow)
         gsc_guard_judge(p, s, guarded_value);
     if (s->events & GSC_EVENT_OUTLIER && s->events & GSC_EVENT_SKIPPED &&
@@ -336,19 +358,15 @@ GSC_FUNCTION double gsc_policy_step(const gsc_policy *p, gsc_state *s, int overf
     s->total_overflows += overflow;
     s->good_steps++;
     s->steps_since_change++;
-    if (p->target_amax == 0.0)
-        scale = gsc_back_off_or_grow(p, s, overflow, old);
-    else if (overflow || amax > 0.0)
-        scale = gsc_predict(p, s, overflow ? p->overflow_sample_log2 : gsc_log2(amax));
-    scale = gsc_below_ceiling(p, scale);
-    if (p->floor_rule == GSC_LIMIT_ENFORCE) {
-        double floor = gsc_min_scale(p);
-        scale = scale < floor ? floor : scale;
-    }
-    scale = gsc_rounded(p, scale);
+    scale = gsc_back_off_or_grow(p, s, overflow, old);
+    scale = gsc_rounded(p, gsc_above_floor(p, gsc_below_ceiling(p, scale)));
     s->events |= scale > old ? GSC_EVENT_GREW : scale < old ? GSC_EVENT_BACKED_OFF : 0u;
     s->total_growths += scale > old;
     s->total_backoffs += scale < old;
+    if (scale > old || (!overflow && s->updates_at_growth == 0)) {
+        s->updates_at_growth = s->total_updates;
+        s->overflows_at_growth = s->total_overflows;
+    }
 
     if (!(s->events & GSC_EVENT_ABSORBED)) {
         s->failed_backoffs = overflow && scale == old ? s->failed_backoffs + 1 : 0;

@@ -7,8 +7,8 @@
 
 /*
  * head | policy | state | CRC-32 of all bytes before it. Structs are stored as they are: their
- * layout is part of the ABI, and the library supports little-endian targets only. Versions before
- * 0.9 wrote format 1: its head has no `version`, and its state has 256 bytes and no `skip`.
+ * layout is part of the ABI, and the library supports little-endian targets only. Candidates before
+ * 0.10 wrote formats 1 and 2.
  */
 struct saved_head {
     char magic[8];
@@ -16,7 +16,7 @@ struct saved_head {
     uint32_t version; /* version of the library that saved */
     uint32_t reserved;
 };
-enum { HEAD_SIZE_1 = offsetof(struct saved_head, version) };
+enum { FORMAT = 3, COMMON_HEAD_SIZE = offsetof(struct saved_head, version) };
 static const char magic[8] = {'G', 'S', 'C', 'S', 'T', 'A', 'T', 'E'};
 
 #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
@@ -39,7 +39,7 @@ gsc_status gsc_state_save(const gsc_policy *policy, const gsc_state *state, void
                           uint64_t capacity, uint64_t *size, gsc_error *err)
 {
     gsc_begin(err);
-    struct saved_head head = {.format = 2,
+    struct saved_head head = {.format = FORMAT,
                               .version = GSC_VERSION,
                               .size = sizeof head + GSC_POLICY_SIZE + sizeof *state + 4,
                               .policy_size = GSC_POLICY_SIZE,
@@ -82,21 +82,16 @@ static gsc_status fail_newer(gsc_error *err, const char *part)
                     part);
 }
 
-static uint64_t head_size_of(const struct saved_head *head)
-{
-    return head->format == 1 ? HEAD_SIZE_1 : sizeof *head;
-}
-
 static gsc_status head_read(const unsigned char *bytes, uint64_t size, struct saved_head *head,
                             gsc_error *err)
 {
     memset(head, 0, sizeof *head);
-    if (size < HEAD_SIZE_1)
+    if (size < COMMON_HEAD_SIZE)
         return gsc_with_numbers(gsc_fail(err, GSC_ERROR_CORRUPT, 1, -1, "size",
                                          "is %llu: too few bytes for a saved state",
                                          (unsigned long long)size),
-                                err, (double)size, HEAD_SIZE_1, NAN);
-    memcpy(head, bytes, HEAD_SIZE_1);
+                                err, (double)size, COMMON_HEAD_SIZE, NAN);
+    memcpy(head, bytes, COMMON_HEAD_SIZE);
     if (memcmp(head->magic, magic, sizeof magic) != 0)
         return gsc_fail(err, GSC_ERROR_CORRUPT, 0, -1, "bytes",
                         "are no saved state: they do not start with \"GSCSTATE\"");
@@ -110,16 +105,17 @@ static gsc_status head_read(const unsigned char *bytes, uint64_t size, struct sa
     if (crc != crc32(bytes, size - 4))
         return gsc_fail(err, GSC_ERROR_CORRUPT, 0, -1, "bytes",
                         "were damaged: the checksum does not match");
-    if (head->format != 1 && head->format != 2)
+    if (head->format == 1 || head->format == 2)
+        return gsc_fail(err, GSC_ERROR_VERSION, 0, -1, "bytes", GSC_SAVED_BY_CANDIDATE);
+    if (head->format != FORMAT)
         return gsc_fail(err, GSC_ERROR_VERSION, 0, -1, "bytes",
-                        "have format %u: this version (" GSC_VERSION_STRING ") reads 1 and 2",
+                        "have format %u: this version (" GSC_VERSION_STRING ") reads format 3",
                         head->format);
-    const uint64_t head_size = head_size_of(head);
     if (!gsc_struct_size_possible(head->policy_size) ||
         !gsc_struct_size_possible(head->state_size) ||
-        head_size + head->policy_size + head->state_size + 4 != size)
+        sizeof *head + head->policy_size + head->state_size + 4 != size)
         return fail_damaged(err);
-    memcpy(head, bytes, head_size);
+    memcpy(head, bytes, sizeof *head);
     return head->reserved == 0 ? GSC_OK : fail_newer(err, "head");
 }
 
@@ -137,8 +133,6 @@ static gsc_status structs_read(const struct saved_head *head, const unsigned cha
     memcpy(state, at, known_size);
     if (!gsc_all_zero(at + known_size, head->state_size - known_size))
         return fail_newer(err, "state");
-    if (head->format == 1)
-        gsc_set_skip(state);
     return gsc_state_check(state, 0, "state", err);
 }
 
@@ -153,7 +147,7 @@ gsc_status gsc_state_load(const void *bytes, uint64_t size, gsc_policy *policy, 
     GSC_REQUIRE(bytes, 0);
     GSC_REQUIRE(state, 3);
     GSC_TRY(head_read(bytes, size, &head, err));
-    const unsigned char *at = (const unsigned char *)bytes + head_size_of(&head);
+    const unsigned char *at = (const unsigned char *)bytes + sizeof head;
     uint32_t policy_size;
     memcpy(&policy_size, at, sizeof policy_size);
     if (policy_size != head.policy_size)

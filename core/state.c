@@ -92,6 +92,8 @@ gsc_status gsc_report_set_rank(const gsc_exec *exec, const gsc_report *report,
 gsc_status gsc_state_check(const gsc_state *s, int argument, const char *name, gsc_error *err)
 {
     char subject[48];
+    if (gsc_is_of_candidate(s))
+        return gsc_fail(err, GSC_ERROR_VERSION, argument, -1, name, GSC_SAVED_BY_CANDIDATE);
 #define CHECK(field, low, high, holds)                                                             \
     if (!(holds)) {                                                                                \
         (void)snprintf(subject, sizeof subject, "%s.%s", name, #field);                            \
@@ -212,75 +214,12 @@ uint32_t gsc_cause_of(const gsc_state *s)
 {
     if (s->status != GSC_OK)
         return GSC_CAUSE_FAILURE;
+    if (s->events & GSC_EVENT_BAD_LOSS)
+        return GSC_CAUSE_BAD_LOSS;
     if (s->events & GSC_EVENT_OUTLIER)
         return s->guard_threshold != 0 && s->guard_in_a_row != 0 ? GSC_CAUSE_OUTLIER
                                                                  : GSC_CAUSE_OTHER_STATE;
     return s->events & GSC_EVENT_SKIPPED   ? GSC_CAUSE_OVERFLOW
            : s->events & GSC_EVENT_STOPPED ? GSC_CAUSE_CEILING
                                            : GSC_CAUSE_NONE;
-}
-
-static uint32_t outcome_of(const gsc_state *s)
-{
-    return s->events & GSC_EVENT_STOPPED   ? GSC_OUTCOME_STOPPED
-           : s->events & GSC_EVENT_SKIPPED ? GSC_OUTCOME_SKIPPED
-           : s->events & GSC_EVENT_CLIPPED ? GSC_OUTCOME_CLIPPED
-           : s->events & GSC_EVENT_OUTLIER ? GSC_OUTCOME_LET_THROUGH
-                                           : GSC_OUTCOME_TAKEN;
-}
-
-static void write_message(const gsc_state *s, gsc_reason *r)
-{
-    static const char *const outcomes[] = {"", "let through", "clipped", "skipped", "stopped"};
-    size_t n = (size_t)snprintf(r->message, sizeof r->message, "%s", outcomes[r->outcome]);
-#define APPEND(...) n += (size_t)snprintf(r->message + n, sizeof r->message - n, __VA_ARGS__)
-    if (r->outcome == GSC_OUTCOME_CLIPPED)
-        APPEND(": multiplied by %g", r->multiplier);
-    switch (r->cause) {
-    case GSC_CAUSE_OVERFLOW:
-        APPEND(": overflow");
-        if (r->outcome == GSC_OUTCOME_STOPPED)
-            APPEND(" at a loss scale of %g: look for Inf or NaN in the input, the loss and the "
-                   "parameters, and go back to an earlier checkpoint",
-                   s->factor.scale);
-        break;
-    case GSC_CAUSE_OUTLIER:
-        APPEND(": the norm");
-        if (r->value != 0)
-            APPEND(", %g,", r->value);
-        APPEND(" is above %g, %lld in a row", r->threshold, (long long)r->in_a_row);
-        if (r->outcome == GSC_OUTCOME_STOPPED)
-            APPEND(": look at the data and the learning rate");
-        break;
-    case GSC_CAUSE_CEILING:
-        APPEND(": the scale, %g, would pass max_scale", s->next.scale);
-        break;
-    case GSC_CAUSE_OTHER_STATE:
-        APPEND(": decided by a combined state");
-        break;
-    case GSC_CAUSE_FAILURE:
-        APPEND(": the update failed on the device: %s", gsc_status_string(s->status));
-        break;
-    }
-#undef APPEND
-}
-
-gsc_status gsc_state_reason(const gsc_state *state, gsc_reason *out, gsc_error *err)
-{
-    gsc_begin(err);
-    GSC_REQUIRE(state, 0);
-    GSC_REQUIRE(out, 1);
-    GSC_TRY(gsc_state_check(state, 0, "state", err));
-    gsc_reason r = {.outcome = outcome_of(state), .cause = gsc_cause_of(state)};
-    r.multiplier = state->events & GSC_EVENT_SKIPPED   ? 0
-                   : state->events & GSC_EVENT_CLIPPED ? state->guard_multiplier
-                                                       : 1;
-    if (r.cause == GSC_CAUSE_OUTLIER) {
-        r.value = state->guard_value;
-        r.threshold = state->guard_threshold;
-        r.in_a_row = state->guard_in_a_row;
-    }
-    write_message(state, &r);
-    *out = r;
-    return GSC_OK;
 }

@@ -148,8 +148,7 @@ GSC_FUNCTION double gsc_sum_total(const gsc_sum *sum)
 /* Returns the measurements that a policy needs, as GSC_WANT_* bits. */
 GSC_FUNCTION uint32_t gsc_policy_wants(const gsc_policy *policy)
 {
-    const int by_norm = policy->overflow_test == GSC_TEST_NORM || gsc_guards(policy);
-    return (by_norm ? GSC_WANT_NORM : 0u) | (policy->target_amax != 0 ? GSC_WANT_AMAX : 0u);
+    return policy->overflow_test == GSC_TEST_NORM || gsc_guards(policy) ? GSC_WANT_NORM : 0u;
 }
 
 GSC_FUNCTION int gsc_has_bad(const gsc_report *report)
@@ -157,14 +156,23 @@ GSC_FUNCTION int gsc_has_bad(const gsc_report *report)
     return (report->nan_count | report->inf_count) != 0;
 }
 
+/* Without a policy: a found_inf beside a bad loss can be the loss's, see gsc_judge_loss. */
 GSC_FUNCTION int gsc_says_overflow(const gsc_report *report)
 {
-    return report->overflow != 0 || report->found_inf != 0 || report->status != GSC_OK;
+    return report->overflow != 0 || report->status != GSC_OK ||
+           (report->found_inf != 0 && report->loss != GSC_LOSS_NOT_FINITE);
+}
+
+/* Returns 1 if the report itself is an overflow; found_inf can be other code's. */
+GSC_FUNCTION int gsc_flags_overflow(const gsc_policy *policy, const gsc_report *report)
+{
+    return report->overflow != 0 || report->status != GSC_OK ||
+           (report->found_inf != 0 && !gsc_holds(policy, report->loss));
 }
 
 GSC_FUNCTION int gsc_overflowed(const gsc_policy *policy, const gsc_report *report)
 {
-    if (gsc_says_overflow(report))
+    if (gsc_flags_overflow(policy, report))
         return 1;
     /* Not `>`: a sum of squares that is NaN is also an overflow. */
     const double square =
@@ -180,6 +188,13 @@ GSC_FUNCTION void gsc_set_overflow(gsc_report *report, int overflow)
     report->found_inf = (float)overflow;
 }
 
+/* Sets found_inf, not overflow, if the policy skips the step because of the loss. */
+GSC_FUNCTION void gsc_judge_loss(const gsc_policy *policy, gsc_report *report)
+{
+    if (gsc_holds(policy, report->loss))
+        report->found_inf = 1;
+}
+
 /* Completes a report that has only measurements. policy NULL: Inf and NaN are overflows. */
 GSC_FUNCTION void gsc_report_finish(gsc_report *report, uint32_t want, uint64_t generation,
                                     const gsc_policy *policy)
@@ -188,8 +203,10 @@ GSC_FUNCTION void gsc_report_finish(gsc_report *report, uint32_t want, uint64_t 
     report->measured = want;
     report->generation = generation;
     gsc_set_overflow(report, gsc_has_bad(report));
-    if (policy)
+    if (policy) {
         gsc_set_overflow(report, gsc_overflowed(policy, report));
+        gsc_judge_loss(policy, report);
+    }
 }
 
 /* Marks a report as failed: sets its status and an overflow. */
@@ -212,6 +229,12 @@ GSC_FUNCTION int gsc_words_are_zero(const uint64_t *words, uint32_t n)
 #define GSC_FOR_REPORT_VALUES(X)                                                                   \
     X(kind, GSC_REPORT_FLAG, "0 to 4", r->kind <= GSC_REPORT_FLAG)                                 \
     X(flags, 0, "0", r->flags == 0)                                                                \
+    X(has_flag, 1, "0, or 1 in a merged report",                                                   \
+      r->has_flag <= (r->kind == GSC_REPORT_MERGED ? 1u : 0u))                                     \
+    X(loss, GSC_LOSS_NOT_FINITE, "0 to 2, but 0 in the report of a flag, of a number or of none",  \
+      r->loss <= (r->kind == GSC_REPORT_TENSORS || r->kind == GSC_REPORT_MERGED                    \
+                      ? GSC_LOSS_NOT_FINITE                                                        \
+                      : GSC_LOSS_UNKNOWN))                                                         \
     X(measured, GSC_WANT_ALL, "a union of the bits 1, 2 and 4, but 0 in the report of a flag",     \
       r->measured <= (r->kind == GSC_REPORT_FLAG ? 0u : GSC_WANT_ALL))                             \
     X(sum_squares, NAN, "0 or above", !(r->sum_squares < 0))
@@ -224,6 +247,7 @@ GSC_FUNCTION int gsc_words_are_zero(const uint64_t *words, uint32_t n)
     X(inf_count, NAN, "0 or above", r->inf_count >= 0)                                             \
     X(first_tensor, NAN, "0 or above", r->first_tensor >= 0)                                       \
     X(first_element, NAN, "0 or above", r->first_element >= 0)                                     \
+    X(last_tensor, NAN, "0 or above", r->last_tensor >= 0)                                         \
     X(underflows_to_zero, NAN, "0 or above", r->underflows_to_zero >= 0)                           \
     X(underflows_to_subnormal, NAN, "0 or above", r->underflows_to_subnormal >= 0)                 \
     X(clamped, NAN, "0 or above", r->clamped >= 0)
@@ -236,7 +260,7 @@ GSC_FUNCTION int gsc_is_unfilled(const gsc_report *r)
 
 #ifndef __CUDA_ARCH__ /* nvcc has no vectors on a device */
 /*
- * Returns 1 if the 8 words from elements to clamped are 0 or above, and the 16 from number to the
+ * Returns 1 if the 9 words from elements to clamped are 0 or above, and the 13 from number to the
  * end are 0. By pairs, which no compiler makes by itself, a merge takes a sixth less time.
  */
 GSC_FUNCTION int gsc_report_is_usual(const gsc_report *r)
@@ -244,9 +268,9 @@ GSC_FUNCTION int gsc_report_is_usual(const gsc_report *r)
     typedef uint64_t pair __attribute__((vector_size(16), aligned(8), may_alias));
     const pair *counts = (const pair *)&r->elements, *rest = (const pair *)&r->number;
     pair any = (counts[0] | counts[1] | counts[2] | counts[3]) >> 63;
-    for (int i = 0; i < 8; i++)
+    for (int i = 0; i < 6; i++)
         any |= rest[i];
-    return (any[0] | any[1]) == 0;
+    return (any[0] | any[1] | r->reserved[11]) == 0 && r->clamped >= 0;
 }
 #endif
 
@@ -271,7 +295,9 @@ GSC_FUNCTION gsc_status gsc_report_values_status(const gsc_report *r)
 GSC_FUNCTION uint32_t gsc_report_lacks(const gsc_policy *policy, const gsc_report *report)
 {
     const uint32_t number = report->kind == GSC_REPORT_NUMBER ? GSC_WANT_NORM : 0u;
-    return gsc_says_overflow(report) ? 0u : gsc_policy_wants(policy) & ~(report->measured | number);
+    return gsc_flags_overflow(policy, report) || gsc_holds(policy, report->loss)
+               ? 0u
+               : gsc_policy_wants(policy) & ~(report->measured | number);
 }
 
 GSC_FUNCTION gsc_status gsc_report_status(const gsc_policy *policy, const gsc_report *report)
@@ -329,6 +355,8 @@ GSC_FUNCTION void gsc_report_add(gsc_report *to, const gsc_report *from)
             to->first_element = from->first_element;
             to->first_rank_plus_1 = from->first_rank_plus_1;
         }
+        to->last_tensor = from->last_tensor;
+        to->last_rank_plus_1 = from->last_rank_plus_1;
         to->nan_count = gsc_add_wrapping(to->nan_count, from->nan_count);
         to->inf_count = gsc_add_wrapping(to->inf_count, from->inf_count);
     }
@@ -358,7 +386,7 @@ GSC_FUNCTION gsc_status gsc_merged(const gsc_report *reports, uint64_t n, uint32
 {
     gsc_report r;
     gsc_sum sum = {0, 0, 0};
-    int overflow = 0;
+    int overflow = 0, found_inf = 0;
     uint64_t differ = 0;
     gsc_clear(&r, sizeof r);
     r.kind = GSC_REPORT_MERGED;
@@ -370,6 +398,8 @@ GSC_FUNCTION gsc_status gsc_merged(const gsc_report *reports, uint64_t n, uint32
         if (gsc_says_overflow(report)) {
             if (!overflow) /* a later report that has counts replaces it */
                 r.first_rank_plus_1 = report->first_rank_plus_1;
+            if (!gsc_has_bad(&r))
+                r.last_rank_plus_1 = report->last_rank_plus_1;
             if (r.status == GSC_OK && report->status != GSC_OK) {
                 r.status = report->status;
                 r.status_rank_plus_1 = report->status_rank_plus_1;
@@ -378,7 +408,13 @@ GSC_FUNCTION gsc_status gsc_merged(const gsc_report *reports, uint64_t n, uint32
         }
         gsc_report_add(&r, report);
         gsc_sum_add(&sum, report->sum_squares);
+        found_inf |= report->found_inf != 0;
         r.measured &= report->measured;
+        r.has_flag |= report->has_flag | (report->kind == GSC_REPORT_FLAG);
+        if (report->loss == GSC_LOSS_NOT_FINITE && r.loss != GSC_LOSS_NOT_FINITE)
+            r.loss_rank_plus_1 = report->loss_rank_plus_1;
+        if (report->loss > r.loss)
+            r.loss = report->loss;
         r.digest |= report->digest; /* those that are not 0 are equal, or this fails */
         differ |= report->digest ^ reports->digest;
         if (report->generation - 1 < r.generation - 1) /* 0, unknown, becomes the largest */
@@ -394,19 +430,29 @@ GSC_FUNCTION gsc_status gsc_merged(const gsc_report *reports, uint64_t n, uint32
     if (!(r.measured & GSC_WANT_UNDERFLOW))
         r.underflows_to_zero = r.underflows_to_subnormal = 0;
     gsc_set_overflow(&r, overflow);
+    r.found_inf = (float)(overflow || found_inf);
     if (policy && !overflow) {
         if (gsc_report_lacks(policy, &r))
             return GSC_ERROR_REPORT;
         gsc_set_overflow(&r, gsc_overflowed(policy, &r));
     }
+    if (policy)
+        gsc_judge_loss(policy, &r);
     gsc_copy(out, &r, sizeof r);
     return GSC_OK;
 }
 
 /* ---- states ---- */
 
-#define GSC_COUNT_IS_SANE(count) ((count) >= 0 && (count) < INT64_MAX / 2)
-#define GSC_COUNT_MOST           0x1p62
+#define GSC_COUNT_IS_SANE(count) ((count) >= 0 && (count) < INT64_MAX / 4)
+#define GSC_COUNT_MOST           0x1p61
+
+/* Returns 1 for a state of a candidate before 0.10, which had two weights up to 1.0 in this place.
+ */
+GSC_FUNCTION int gsc_is_of_candidate(const gsc_state *s)
+{
+    return s->failed_backoffs >= INT64_MAX / 4 && s->bad_losses_in_a_row >= INT64_MAX / 4;
+}
 
 /* Returns 1 if `inverse` is 1 / scale in any rounding mode. */
 GSC_FUNCTION int gsc_is_inverse(double scale, double inverse)
@@ -426,7 +472,7 @@ GSC_FUNCTION int gsc_is_float_of(double x, float y)
     return fabs((double)y - x) <= 0x1p-22 * x;
 }
 
-#define GSC_EVENTS (2 * GSC_EVENT_CLIPPED - 1) /* all bits */
+#define GSC_EVENTS (2 * GSC_EVENT_EMPTY - 1) /* all bits */
 
 /*
  * X(field, low, high, holds): `holds` is true for the state `s` after any update.
@@ -437,14 +483,12 @@ GSC_FUNCTION int gsc_is_float_of(double x, float y)
     X(steps_since_change, 0, GSC_COUNT_MOST, GSC_COUNT_IS_SANE(s->steps_since_change))             \
     X(overflows_since_reset, 0, GSC_COUNT_MOST, GSC_COUNT_IS_SANE(s->overflows_since_reset))       \
     X(failed_backoffs, 0, GSC_COUNT_MOST, GSC_COUNT_IS_SANE(s->failed_backoffs))                   \
+    X(bad_losses_in_a_row, 0, GSC_COUNT_MOST, GSC_COUNT_IS_SANE(s->bad_losses_in_a_row))           \
+    X(total_updates, 0, GSC_COUNT_MOST, GSC_COUNT_IS_SANE(s->total_updates))                       \
+    X(total_bad_losses, 0, GSC_COUNT_MOST, GSC_COUNT_IS_SANE(s->total_bad_losses))                 \
     X(total_overflows, 0, GSC_COUNT_MOST, GSC_COUNT_IS_SANE(s->total_overflows))                   \
     X(total_growths, 0, GSC_COUNT_MOST, GSC_COUNT_IS_SANE(s->total_growths))                       \
     X(total_backoffs, 0, GSC_COUNT_MOST, GSC_COUNT_IS_SANE(s->total_backoffs))                     \
-    X(log2_mean, -0x1p21, 0x1p21, fabs(s->log2_mean) <= 0x1p21)                                    \
-    X(log2_slow_mean, -0x1p21, 0x1p21, fabs(s->log2_slow_mean) <= 0x1p21)                          \
-    X(log2_mean_square, 0, 0x1p42, s->log2_mean_square >= 0 && s->log2_mean_square <= 0x1p42)      \
-    X(log2_zero_weight, 0, 1, s->log2_zero_weight >= 0 && s->log2_zero_weight <= 1)                \
-    X(log2_slow_zero_weight, 0, 1, s->log2_slow_zero_weight >= 0 && s->log2_slow_zero_weight <= 1) \
     X(guard_mean, -2 * GSC_GUARD_MAX_VALUE, 2 * GSC_GUARD_MAX_VALUE,                               \
       fabs(s->guard_mean) <= 2 * GSC_GUARD_MAX_VALUE)                                              \
     X(guard_variance, 0, 0x1p1004, s->guard_variance >= 0 && s->guard_variance <= 0x1p1004)        \
@@ -453,7 +497,12 @@ GSC_FUNCTION int gsc_is_float_of(double x, float y)
     X(total_guard_skips, 0, GSC_COUNT_MOST, GSC_COUNT_IS_SANE(s->total_guard_skips))               \
     X(guard_multiplier, 0, 1, s->guard_multiplier >= 0 && s->guard_multiplier <= 1)                \
     X(guard_threshold, NAN, NAN, isfinite(s->guard_threshold))                                     \
-    X(guard_value, NAN, NAN, isfinite(s->guard_value))
+    X(guard_value, NAN, NAN, isfinite(s->guard_value))                                             \
+    X(total_guard_clips, 0, GSC_COUNT_MOST, GSC_COUNT_IS_SANE(s->total_guard_clips))               \
+    X(nans_in_a_row, 0, GSC_COUNT_MOST, GSC_COUNT_IS_SANE(s->nans_in_a_row))                       \
+    X(empty_in_a_row, 0, GSC_COUNT_MOST, GSC_COUNT_IS_SANE(s->empty_in_a_row))                     \
+    X(updates_at_growth, 0, GSC_COUNT_MOST, GSC_COUNT_IS_SANE(s->updates_at_growth))               \
+    X(overflows_at_growth, 0, GSC_COUNT_MOST, GSC_COUNT_IS_SANE(s->overflows_at_growth))
 #define GSC_FOR_STATE_FACTORS(X)                                                                   \
     X(factor.scale, 0, NAN,                                                                        \
       s->factor.scale >= 0 && (s->factor.scale > 0 || s->factor.generation > 0))                   \
@@ -473,14 +522,19 @@ GSC_FUNCTION int gsc_is_float_of(double x, float y)
         return GSC_ERROR_STATE;
 GSC_FUNCTION gsc_status gsc_state_values_status(const gsc_state *s)
 {
+    if (gsc_is_of_candidate(s))
+        return GSC_ERROR_VERSION;
     GSC_FOR_STATE_VALUES(GSC_HOLDS)
     return GSC_RESERVED_IS_ZERO(s) ? GSC_OK : GSC_ERROR_STATE;
 }
 
 GSC_FUNCTION gsc_status gsc_state_status(const gsc_state *s)
 {
+    const gsc_status status = gsc_state_values_status(s);
+    if (status != GSC_OK)
+        return status;
     GSC_FOR_STATE_FACTORS(GSC_HOLDS)
-    return gsc_state_values_status(s);
+    return GSC_OK;
 }
 #undef GSC_HOLDS
 
@@ -491,28 +545,27 @@ GSC_FUNCTION void gsc_set_skip(gsc_state *s)
     s->skip_f32 = (float)s->skip;
     if (s->skip)
         s->guard_multiplier = 0;
-    else if (s->guard_multiplier == 0) /* a state from before 0.9 has no guard */
-        s->guard_multiplier = 1;
 }
 
 /* Makes the first state, or a state with the scale and the counts of `from`. */
 GSC_FUNCTION gsc_status gsc_state_made(const gsc_policy *policy, const gsc_state *from,
                                        gsc_state *out)
 {
-    double scale = policy->init_scale == 0 ? 1.0 : policy->init_scale;
+    double scale = gsc_first_scale(policy);
     uint64_t generation = 1;
     if (from) {
-        if (!(from->factor.scale >= 0) || gsc_state_values_status(from) != GSC_OK)
+        const gsc_status status = gsc_state_values_status(from);
+        if (status != GSC_OK)
+            return status;
+        if (!(from->factor.scale >= 0))
             return GSC_ERROR_STATE;
-        scale = from->factor.scale;
+        scale = gsc_rounded(policy, from->factor.scale);
         generation = from->next.generation + 1;
         gsc_copy(out, from, sizeof *out);
     } else {
-        scale = gsc_below_ceiling(policy, scale);
         gsc_clear(out, sizeof *out);
-        out->log2_zero_weight = out->log2_slow_zero_weight = 1;
     }
-    out->factor = out->next = gsc_factor_of(gsc_rounded(policy, scale), generation);
+    out->factor = out->next = gsc_factor_of(scale, generation);
     out->events = 0;
     out->status = GSC_OK;
     out->guard_multiplier = 1;
@@ -521,18 +574,37 @@ GSC_FUNCTION gsc_status gsc_state_made(const gsc_policy *policy, const gsc_state
     return GSC_OK;
 }
 
+/* Returns 1 if no tensor had a gradient. A flag tells nothing about that. */
+GSC_FUNCTION int gsc_is_empty(const gsc_report *r)
+{
+    return (r->kind == GSC_REPORT_TENSORS || r->kind == GSC_REPORT_MERGED) && !r->has_flag &&
+           r->elements == 0 && !gsc_says_overflow(r);
+}
+
+/* Counts what a diagnosis reads, and no later step. */
+GSC_FUNCTION void gsc_count_in_a_row(gsc_state *s, const gsc_report *r)
+{
+    if (gsc_has_bad(r) || r->kind == GSC_REPORT_TENSORS || !gsc_says_overflow(r)) /* else unknown */
+        s->nans_in_a_row = r->nan_count > 0 ? s->nans_in_a_row + 1 : 0;
+    const int empty = gsc_is_empty(r);
+    s->empty_in_a_row = empty ? s->empty_in_a_row + 1 : 0;
+    s->events |= empty ? GSC_EVENT_EMPTY : 0u;
+}
+
 GSC_FUNCTION gsc_status gsc_updated(const gsc_policy *policy, const gsc_state *state,
                                     const gsc_report *report, gsc_state *out)
 {
-    if (gsc_state_status(state) != GSC_OK)
-        return GSC_ERROR_STATE;
+    const gsc_status status = gsc_state_status(state);
+    if (status != GSC_OK)
+        return status;
     if (gsc_report_status(policy, report) != GSC_OK)
         return GSC_ERROR_REPORT;
     gsc_copy(out, state, sizeof *out);
     const gsc_factor next = out->next;
     const int stale = report->generation != 0 && report->generation != out->factor.generation;
-    const double newest = gsc_policy_step(policy, out, gsc_overflowed(policy, report), report->amax,
+    const double newest = gsc_policy_step(policy, out, gsc_overflowed(policy, report), report->loss,
                                           gsc_guarded_value(report));
+    gsc_count_in_a_row(out, report);
     if (stale)
         out->events |= GSC_EVENT_STALE;
     out->next = gsc_factor_of(newest, next.generation + 1);
@@ -544,13 +616,15 @@ GSC_FUNCTION gsc_status gsc_updated(const gsc_policy *policy, const gsc_state *s
 
 /* The events that concern the judged step, not the scale. */
 #define GSC_EVENTS_OF_STEP                                                                         \
-    (GSC_EVENT_SKIPPED | GSC_EVENT_STOPPED | GSC_EVENT_OUTLIER | GSC_EVENT_CLIPPED)
+    (GSC_EVENT_SKIPPED | GSC_EVENT_STOPPED | GSC_EVENT_OUTLIER | GSC_EVENT_CLIPPED |               \
+     GSC_EVENT_BAD_LOSS)
 
 GSC_FUNCTION gsc_status gsc_decisions_combined(const gsc_state *state, const gsc_state *other,
                                                gsc_state *out)
 {
-    if (gsc_state_status(state) != GSC_OK || gsc_state_status(other) != GSC_OK)
-        return GSC_ERROR_STATE;
+    const gsc_status checked = gsc_state_status(state), other_checked = gsc_state_status(other);
+    if (checked != GSC_OK || other_checked != GSC_OK)
+        return checked != GSC_OK ? checked : other_checked;
     /* Read before it is written: `out` may be `other`. */
     const uint32_t events = other->events;
     const double multiplier = other->guard_multiplier;
@@ -575,8 +649,9 @@ GSC_FUNCTION gsc_status gsc_factor_guarded(const gsc_factor *factor, const gsc_s
     const gsc_factor unclipped = factor ? *factor : gsc_factor_of(1, 0);
     if (gsc_factor_status(&unclipped) != GSC_OK)
         return GSC_ERROR_FACTOR;
-    if (gsc_state_status(state) != GSC_OK)
-        return GSC_ERROR_STATE;
+    const gsc_status status = gsc_state_status(state);
+    if (status != GSC_OK)
+        return status;
     return gsc_factor_shrunk(unclipped,
                              state->events & GSC_EVENT_CLIPPED ? state->guard_multiplier : 1, out);
 }
@@ -611,13 +686,11 @@ GSC_FUNCTION uint64_t gsc_digest(const gsc_policy *p, const gsc_state *s)
         const uint64_t words[] = {
             gsc_number_word(gsc_growth_factor(p)), gsc_number_word(p->backoff_factor),
             gsc_number_word(gsc_max_scale(p)), gsc_number_word(gsc_min_scale(p)),
-            gsc_number_word(p->overflow_tolerance), gsc_number_word(p->target_amax),
-            gsc_number_word(p->log2_decay), gsc_number_word(p->log2_slow_decay),
-            gsc_number_word(p->log2_margin_sigmas), gsc_number_word(p->overflow_sample_log2),
+            gsc_number_word(p->overflow_tolerance),
             /* choices and counts */
             p->arithmetic, p->growth_interval, p->growth_rule, p->growth_extra_steps,
             p->ceiling_rule, p->floor_rule, p->overflow_test, p->overflow_reset, gsc_hysteresis(p),
-            p->apply_delay, p->max_failed_backoffs, p->quirks};
+            p->apply_delay, p->max_failed_backoffs, p->quirks, p->bad_loss_rule};
         const uint64_t guard[] = {gsc_number_word(p->guard_norm), gsc_number_word(p->guard_ratio),
                                   gsc_number_word(p->guard_sigmas), gsc_number_word(p->guard_decay),
                                   gsc_number_word(p->guard_init_mean),
@@ -629,15 +702,13 @@ GSC_FUNCTION uint64_t gsc_digest(const gsc_policy *p, const gsc_state *s)
             digest = gsc_digest_mixed(digest, guard, sizeof guard / sizeof *guard);
     }
     if (s) {
-        const uint64_t words[] = {
-            gsc_number_word(s->factor.scale), gsc_number_word(s->next.scale),
-            gsc_number_word(s->factor.inverse), gsc_number_word(s->next.inverse),
-            gsc_number_word(s->log2_mean), gsc_number_word(s->log2_slow_mean),
-            gsc_number_word(s->log2_mean_square), gsc_number_word(s->log2_zero_weight),
-            gsc_number_word(s->log2_slow_zero_weight),
-            /* counts */
-            (uint64_t)s->good_steps, (uint64_t)s->steps_since_change,
-            (uint64_t)s->overflows_since_reset, (uint64_t)s->failed_backoffs};
+        const uint64_t words[] = {gsc_number_word(s->factor.scale), gsc_number_word(s->next.scale),
+                                  gsc_number_word(s->factor.inverse),
+                                  gsc_number_word(s->next.inverse),
+                                  /* counts */
+                                  (uint64_t)s->good_steps, (uint64_t)s->steps_since_change,
+                                  (uint64_t)s->overflows_since_reset, (uint64_t)s->failed_backoffs,
+                                  (uint64_t)s->bad_losses_in_a_row};
         const uint64_t guard[] = {gsc_number_word(s->guard_mean),
                                   gsc_number_word(s->guard_variance), (uint64_t)s->guard_count,
                                   (uint64_t)s->guard_in_a_row};
@@ -648,17 +719,24 @@ GSC_FUNCTION uint64_t gsc_digest(const gsc_policy *p, const gsc_state *s)
     return digest == 0 ? 1 : digest;
 }
 
+GSC_FUNCTION void gsc_set_rank(gsc_report *report, uint64_t rank)
+{
+    report->status_rank_plus_1 = report->first_rank_plus_1 = (uint32_t)rank + 1;
+    report->last_rank_plus_1 = report->loss_rank_plus_1 = (uint32_t)rank + 1;
+}
+
 /* Writes the rank and the digest into a report. policy or state NULL: not in the digest. */
 GSC_FUNCTION gsc_status gsc_stamped(const gsc_report *report, const gsc_policy *policy,
                                     const gsc_state *state, uint64_t rank, gsc_report *out)
 {
     if (gsc_report_values_status(report) != GSC_OK)
         return GSC_ERROR_REPORT;
-    if (state && gsc_state_status(state) != GSC_OK)
-        return GSC_ERROR_STATE;
+    const gsc_status status = state ? gsc_state_status(state) : GSC_OK;
+    if (status != GSC_OK)
+        return status;
     gsc_copy(out, report, sizeof *out);
     out->digest = policy || state ? gsc_digest(policy, state) : 0;
-    out->status_rank_plus_1 = out->first_rank_plus_1 = (uint32_t)rank + 1;
+    gsc_set_rank(out, rank);
     return GSC_OK;
 }
 
@@ -714,7 +792,7 @@ GSC_FUNCTION void gsc_step_failed(const gsc_step *p, gsc_status status)
         gsc_copy(report, p->reports, sizeof *report);
         gsc_report_failed(report, status);
         report->digest = 0;
-        report->status_rank_plus_1 = report->first_rank_plus_1 = (uint32_t)p->n + 1;
+        gsc_set_rank(report, p->n);
         break;
     }
     default: {

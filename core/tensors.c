@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* The calls on tensors: check the arguments, then call a backend. */
+#include <string.h>
+
 #include "backend.h"
 
 /* ---- the list ---- */
@@ -142,6 +144,22 @@ static gsc_status list_check(gsc_job *job, gsc_error *err)
 
 /* ---- options ---- */
 
+/* Checks the loss: real numbers. */
+static gsc_status loss_check(const gsc_tensor *loss, int argument, gsc_error *err)
+{
+    gsc_error why;
+    if (!tensor_is_valid(loss)) {
+        const gsc_status status = tensor_fail(loss, argument, 0, false, &why);
+        return gsc_fail(err, status, argument, -1, "options.loss", "is not usable: its %s",
+                        why.message + strlen("tensors[0]."));
+    }
+    if (gsc_reals[loss->dtype].parts != 1)
+        return gsc_fail(err, GSC_ERROR_DTYPE, argument, -1, "options.loss",
+                        "is %s: a loss is real, so give its real part or its magnitude",
+                        gsc_reals[loss->dtype].name);
+    return GSC_OK;
+}
+
 /* Reads and checks the options. Copies options->policy to `policy`. */
 static gsc_status options_read(gsc_job *job, const gsc_tensor_options *options, gsc_policy *policy,
                                gsc_error *err)
@@ -161,6 +179,10 @@ static gsc_status options_read(gsc_job *job, const gsc_tensor_options *options, 
     job->clamp = full.clamp;
     job->per_tensor = full.per_tensor;
     job->histogram = full.histogram;
+    if (full.loss) {
+        GSC_TRY(loss_check(full.loss, argument, err));
+        job->loss = full.loss->count > 0 ? full.loss : NULL;
+    }
     if (full.policy) {
         GSC_TRY(gsc_policy_read(full.policy, policy, argument, err));
         job->policy = policy;
@@ -212,6 +234,7 @@ static gsc_job job_of(enum gsc_operation operation, bool by_scale, const gsc_fac
                      .want = 0,
                      .clamp = 0,
                      .policy = NULL,
+                     .loss = NULL,
                      .report = report,
                      .per_tensor = NULL,
                      .histogram = NULL,

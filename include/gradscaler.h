@@ -15,8 +15,9 @@
  *     if (gsc_policy_preset("recommended", &policy, &err) || gsc_state_init(NULL, &policy, &state, &err))
  *         ... err.message ...
  *     options.policy = &policy;
+ *     options.loss = &loss; // a gsc_tensor
  *     while (!(state.events & GSC_EVENT_STOPPED)) {
- *         ... gradients of loss * state.factor.scale ...
+ *         ... loss, and gradients of loss * state.factor.scale ...
  *         if (gsc_unscale(NULL, &state.factor, gradients, f32_gradients, n, &options, &report, &err) ||
  *             gsc_state_update(NULL, &policy, &state, &report, &state, &err))
  *             ... err.message ...
@@ -38,8 +39,9 @@
  * - Set `flags` and reserved words to 0 in structs that you make: other values are refused. Copy
  *   and send whole structs, because a later version can keep data in reserved words.
  * - Later versions can add statuses, bits of events, kinds, dtypes, presets and formats. Treat
- *   every status except GSC_OK as a failure, and ignore an unknown bit that the library wrote.
- *   Within a major version, a preset keeps its rules, and a format still reads all that it read.
+ *   every status except GSC_OK as a failure, and ignore an unknown bit that the library wrote. From
+ *   1.0 on, a preset keeps its rules within a major version, and a format still reads all that it
+ *   read.
  * - `exec` says where the memory is and what runs the call. NULL: host memory and the calling
  *   thread. A function without `exec` takes host memory.
  */
@@ -75,7 +77,7 @@
 #endif
 
 #define GSC_VERSION_MAJOR 0
-#define GSC_VERSION_MINOR 9
+#define GSC_VERSION_MINOR 10
 #define GSC_VERSION_PATCH 0
 #define GSC_VERSION (GSC_VERSION_MAJOR << 16 | GSC_VERSION_MINOR << 8 | GSC_VERSION_PATCH)
 
@@ -106,7 +108,8 @@ typedef int32_t gsc_status;
                                      without being in place */
 #define GSC_ERROR_CAPACITY    -12 /* the buffer is too small */
 #define GSC_ERROR_CORRUPT     -13 /* the bytes are truncated, damaged or not a saved state */
-#define GSC_ERROR_VERSION     -14 /* the saved bytes need a newer version of the library */
+#define GSC_ERROR_VERSION     -14 /* what was saved needs a newer version of the library, or is
+                                     of a candidate before 0.10 */
 #define GSC_ERROR_UNAVAILABLE -15 /* this build or machine cannot do it */
 #define GSC_ERROR_MEMORY      -16 /* out of memory or threads */
 #define GSC_ERROR_DEVICE      -17 /* the driver failed, or another process made the context */
@@ -243,6 +246,16 @@ typedef uint32_t gsc_quirk;
 #define GSC_QUIRK_ALLOW_LOCKOUT       4u /* the guard can skip all steps forever:
                                             gsc_policy_check does not require guard_max_in_a_row */
 
+/*
+ * bad_loss_rule: what a loss means that was Inf or NaN before it was scaled, see options.loss. No
+ * scale cures such a loss.
+ */
+typedef uint32_t gsc_bad_loss;
+#define GSC_BAD_LOSS_OVERFLOW 0u /* the gradients alone decide: if the loss made them Inf or NaN,
+                                    they are an overflow as any other */
+#define GSC_BAD_LOSS_HOLD     1u /* the step is skipped, also if the gradients are finite; the
+                                    scale, the counts of the scale and the guard stay as they are */
+
 /* guard_sample: the sample that an outlier adds to the mean and the variance. */
 typedef uint32_t gsc_guard_sample;
 #define GSC_SAMPLE_AS_IS     0u /* its norm */
@@ -273,7 +286,9 @@ typedef uint32_t gsc_guard;
 typedef struct gsc_policy {
     uint32_t struct_size;              /* set by the initialiser */
     gsc_arithmetic arithmetic;         /* GSC_ARITHMETIC_* */
-    double init_scale;                 /* first scale; 0 is 1 */
+    double init_scale;                 /* first scale; 0 is 1; at most max_scale, except with
+                                          GSC_LIMIT_ENFORCE, where the first scale is then
+                                          max_scale */
     double growth_factor;              /* a growth multiplies by this; at least 1; 0 is 1 */
     double backoff_factor;             /* a backoff multiplies by this, in (0, 1]; 0: divides by
                                           growth_factor */
@@ -282,10 +297,10 @@ typedef struct gsc_policy {
     uint32_t growth_extra_steps;       /* steps that a growth needs beyond the interval */
     double max_scale;                  /* ceiling; 0 is none (infinity) */
     double min_scale;                  /* floor; 0 is none */
-    gsc_limit_rule ceiling_rule;       /* GSC_LIMIT_* at max_scale; with ENFORCE also for the
-                                          first scale */
-    gsc_limit_rule floor_rule;         /* GSC_LIMIT_* at min_scale; the first scale is never
-                                          raised */
+    gsc_limit_rule ceiling_rule;       /* GSC_LIMIT_* at max_scale */
+    gsc_limit_rule floor_rule;         /* GSC_LIMIT_* at min_scale; the first scale can be below
+                                          it: CLAMP raises it at the first backoff, ENFORCE at
+                                          the first update */
     gsc_overflow_test overflow_test;   /* GSC_TEST_* */
     uint32_t hysteresis;               /* number of overflows that make a backoff; the overflows
                                           before the last are absorbed; overflow_reset says what
@@ -298,19 +313,11 @@ typedef struct gsc_policy {
                                           most this share of steps_since_change; below 1, or 1
                                           with TOLERANCE_EXCLUSIVE */
     uint64_t max_failed_backoffs;      /* GSC_EVENT_STOPPED after this many overflows in a row
-                                          that could not lower the scale; 0: never */
+                                          that could not lower the scale, or, with
+                                          GSC_BAD_LOSS_HOLD, after this many bad losses in a row;
+                                          0: never */
     gsc_quirk quirks;                  /* GSC_QUIRK_* bits; 0 in any new policy */
-    uint32_t reserved;                 /* 0 */
-    double target_amax;                /* above 0: each update predicts a scale so that scale *
-                                          amax is this, from means of log2(amax), without growth
-                                          and backoff; max_scale and min_scale then need
-                                          GSC_LIMIT_ENFORCE; 0: off */
-    double log2_decay;                 /* decay of the running mean of log2(amax); from 0, below
-                                          1 */
-    double log2_slow_decay;            /* decay of the slower mean and of the mean square; from
-                                          0, below 1 */
-    double log2_margin_sigmas;         /* standard deviations kept free above the mean */
-    double overflow_sample_log2;       /* log2(amax) that an overflow counts as */
+    gsc_bad_loss bad_loss_rule;        /* GSC_BAD_LOSS_*; HOLD needs max_failed_backoffs above 0 */
     double guard_norm;                 /* a norm above this is an outlier; 0: no such threshold */
     double guard_ratio;                /* a norm above this times a mean above 0 is an outlier;
                                           must be above 1; 0: no such threshold */
@@ -330,10 +337,10 @@ typedef struct gsc_policy {
     gsc_guard guard_flags;             /* GSC_GUARD_* bits */
 } gsc_policy;
 
-#define GSC_POLICY_SIZE 216u
+#define GSC_POLICY_SIZE 176u
 #define GSC_POLICY_INIT \
     {GSC_POLICY_SIZE, 0, 0.0, 0.0, 0.0, 0, 0, 0, 0.0, 0.0, 0, 0, 0, 0, 0, 0, 0.0, 0, 0, 0, 0.0, \
-     0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0, 0, 0, 0}
+     0.0, 0.0, 0.0, 0.0, 0, 0, 0, 0}
 
 /*
  * Fills *out, made by GSC_POLICY_INIT, with a named set of rules: "recommended" for new work,
@@ -347,10 +354,10 @@ GSC_API gsc_status gsc_policy_check(const gsc_policy *policy, gsc_error *err);
 
 /* Traits of a policy, for callers that prepare for them. */
 typedef uint32_t gsc_trait;
-#define GSC_TRAIT_MOVES      1u /* the scale can change */
+#define GSC_TRAIT_MOVES      1u /* the scale can change from the first one on */
 #define GSC_TRAIT_GUARDS     2u /* the policy judges the norm of finite gradients */
 #define GSC_TRAIT_NEEDS_NORM 4u /* updates need sum_squares, or a number */
-#define GSC_TRAIT_NEEDS_AMAX 8u /* updates need amax */
+#define GSC_TRAIT_HOLDS      8u /* a bad loss holds the scale: give calls on tensors the loss */
 
 /*
  * Writes the traits of a policy, and a copy of the policy that has its defaults as numbers, for
@@ -505,6 +512,12 @@ typedef uint32_t gsc_report_kind;
 #define GSC_REPORT_MERGED  3u /* other reports */
 #define GSC_REPORT_FLAG    4u /* a flag: only whether there was an overflow */
 
+/* report.loss: the loss before it was scaled, see options.loss. */
+typedef uint32_t gsc_loss;
+#define GSC_LOSS_UNKNOWN    0u /* no loss was given */
+#define GSC_LOSS_FINITE     1u /* all its elements are finite */
+#define GSC_LOSS_NOT_FINITE 2u /* an element is Inf or NaN: no scale causes or cures that */
+
 /*
  * The results of calls on gradients. Calls on tensors, gsc_report_from_number, gsc_report_from_flag
  * and gsc_report_merge fill a report in. A report that is all zeros is refused: no call filled it
@@ -512,8 +525,10 @@ typedef uint32_t gsc_report_kind;
  * Contradictions are also refused, such as NaN elements without an overflow.
  */
 typedef struct gsc_report {
-    float found_inf;                 /* `overflow` as a float, for fused optimizers that run
-                                        before the update; not 0: an overflow */
+    float found_inf;                 /* for fused optimizers that run before the update: not 0 if
+                                        the update will skip the step because of an overflow or,
+                                        if the policy that the call was given holds, a bad loss.
+                                        Merge the reports of ranks instead of reducing it */
     int32_t overflow;                /* 1: an element is Inf or NaN or became so, or
                                         options.policy says so, or a device or rank failed */
     gsc_status status;               /* GSC_OK, or the error of a device or a rank */
@@ -529,6 +544,9 @@ typedef struct gsc_report {
     int64_t first_tensor;            /* index of the tensor with the first NaN or Inf; 0 if there
                                         is none */
     int64_t first_element;           /* index of that element in the tensor; 0 if there is none */
+    int64_t last_tensor;             /* index of the last tensor with NaN or Inf: in a list in
+                                        the model's order, the one nearest to the cause of an
+                                        overflow in the backward pass; 0 if there is none */
     int64_t underflows_to_zero;      /* outputs that are zero although their input was not */
     int64_t underflows_to_subnormal; /* outputs that are subnormal although their input was not */
     int64_t clamped;                 /* elements that options.clamp changed */
@@ -537,19 +555,26 @@ typedef struct gsc_report {
     uint32_t status_rank_plus_1;     /* 1 + the rank of `status`; 0: unknown */
     uint32_t first_rank_plus_1;      /* 1 + the rank of first_tensor, or, if no element was
                                         counted, of the first report with an overflow; 0: unknown */
+    uint32_t last_rank_plus_1;       /* 1 + the rank of last_tensor, or, if no element was
+                                        counted, of the last report with an overflow; 0: unknown */
+    uint32_t loss_rank_plus_1;       /* 1 + the rank of the first bad loss; 0: unknown */
+    gsc_loss loss;                   /* GSC_LOSS_*: the loss before it was scaled; UNKNOWN in a
+                                        FLAG, a NUMBER and a report of zeros */
     gsc_report_kind kind;            /* GSC_REPORT_* */
     uint32_t flags;                  /* 0 */
+    uint32_t has_flag;               /* 1: a MERGED report with a FLAG among its reports, so 0
+                                        elements do not mean that there were no gradients; else 0 */
     double number;                   /* the number of a GSC_REPORT_NUMBER, which a policy judges
                                         as a norm; 0 if it is not finite. 0 in other reports */
-    uint64_t reserved[15];           /* 0 */
+    uint64_t reserved[12];           /* 0 */
 } gsc_report;
 
 /*
  * Makes the report of a number, such as the loss of a step, for a policy that guards this number
  * instead of gradients. Update a separate state with this report; gsc_state_combine_decisions
- * combines the decisions of both states. The number keeps its sign. Inf and NaN are an overflow. If
- * the loss is in device memory, measure its magnitude with gsc_measure and GSC_WANT_NORM instead. A
- * report of a number cannot be merged.
+ * combines the decisions of both states. The number keeps its sign. Inf and NaN are an overflow,
+ * not a bad loss: see options.loss. If the loss is in device memory, measure its magnitude with
+ * gsc_measure and GSC_WANT_NORM instead. A report of a number cannot be merged.
  *
  *     number  any; magnitudes above 2^500 count as Inf
  */
@@ -557,8 +582,7 @@ GSC_API gsc_status gsc_report_from_number(double number, gsc_report *out, gsc_er
 
 /*
  * Makes a report of the flag of other code, such as a framework's found_inf. It has no
- * measurements, so a policy that judges by the norm or by amax refuses it unless it has an
- * overflow.
+ * measurements, so a policy that judges by the norm refuses it unless it has an overflow.
  *
  *     overflow  not 0: an overflow
  */
@@ -576,8 +600,9 @@ typedef uint32_t gsc_merge_kind;
  * then all get the same bits. The call does not check that each rank is there once and in order.
  * The result has the measurements that all reports have. The norm and amax of addends are unknown:
  * measure the sum of the gradients. first_tensor and first_element come from the first report with
- * an element that is not finite. The generation is the least that is known. *out can be one of the
- * reports.
+ * an element that is not finite, last_tensor from the last. The loss is bad if any known loss is
+ * bad, and finite if all known losses are. The generation is the least that is known. *out can be
+ * one of the reports.
  *
  * If digests differ, the call fails with GSC_ERROR_MISMATCH and the index of the first report that
  * differs from the reports before it. A device returns no error: it makes a report with that status
@@ -631,8 +656,8 @@ GSC_API gsc_status gsc_factor_clip_grad_norm(const gsc_exec *exec, const gsc_fac
 typedef uint32_t gsc_event;
 #define GSC_EVENT_GREW           1u    /* the scale became larger */
 #define GSC_EVENT_BACKED_OFF     2u    /* the scale became smaller */
-#define GSC_EVENT_SKIPPED        4u    /* an overflow, a skipped outlier, or a failure on a
-                                          device: leave the parameters alone */
+#define GSC_EVENT_SKIPPED        4u    /* an overflow, a held bad loss, a skipped outlier, or a
+                                          failure on a device: leave the parameters alone */
 #define GSC_EVENT_ABSORBED       8u    /* skipped, but hysteresis or tolerance kept the scale */
 #define GSC_EVENT_AT_CEILING     16u   /* max_scale limited a growth */
 #define GSC_EVENT_AT_FLOOR       32u   /* min_scale limited a backoff */
@@ -645,6 +670,11 @@ typedef uint32_t gsc_event;
                                           without SKIPPED and CLIPPED, it was let through */
 #define GSC_EVENT_CLIPPED        1024u /* still to do: multiply the gradients by
                                           guard_multiplier, or use gsc_factor_clip_outlier */
+#define GSC_EVENT_BAD_LOSS       2048u /* only with GSC_BAD_LOSS_HOLD: the loss was not finite
+                                          before it was scaled, so the step is skipped and the
+                                          scale is kept */
+#define GSC_EVENT_EMPTY          4096u /* the report has no elements: no tensor had a gradient;
+                                          it counts as a good step, unless a bad loss is held */
 
 /* The state of a scaler. It has no pointers: copy it, store it, send it. */
 typedef struct gsc_state {
@@ -652,20 +682,20 @@ typedef struct gsc_state {
     gsc_factor next;               /* the newest scale. Without apply_delay it equals `factor`.
                                       With apply_delay the next update copies it to `factor`; a
                                       loss that you scale before that update needs `next` */
-    double log2_mean;              /* predictive policies: running mean of log2(amax) */
-    double log2_slow_mean;         /* slower mean of log2(amax), with log2_slow_decay */
-    double log2_mean_square;       /* slower mean of the square of log2(amax) */
-    double log2_zero_weight;       /* weight of the initial zero in log2_mean */
-    double log2_slow_zero_weight;  /* weight of the initial zero in log2_slow_mean */
     int64_t good_steps;            /* good steps since the last overflow or growth, even if
                                       max_scale limited it; with GSC_GROWTH_EVERY since the last
                                       overflow */
     int64_t steps_since_change;    /* all steps since the scale changed */
     int64_t overflows_since_reset; /* overflows not reset yet */
     int64_t failed_backoffs;       /* overflows in a row that could not lower the scale */
+    int64_t bad_losses_in_a_row;   /* bad losses in a row: a finite loss sets this to 0, and so
+                                      does a step without overflow of an unknown loss */
     gsc_event events;              /* GSC_EVENT_* of the last update */
     gsc_status status;             /* GSC_OK, or the error of the last update on a device */
-    int64_t total_overflows;       /* overflows since the start, without the guard's skips */
+    int64_t total_updates;         /* updates since the start */
+    int64_t total_overflows;       /* overflows since the start, without the guard's skips and
+                                      held bad losses */
+    int64_t total_bad_losses;      /* updates since the start with a bad loss, held or not */
     int64_t total_growths;         /* updates since the start that made the scale larger */
     int64_t total_backoffs;        /* updates since the start that made the scale smaller */
     float skip_f32;                /* 1 with GSC_EVENT_SKIPPED, else 0: found_inf for a fused
@@ -681,7 +711,14 @@ typedef struct gsc_state {
                                       with GSC_EVENT_SKIPPED */
     double guard_threshold;        /* threshold that guard_value was compared with; 0: none */
     double guard_value;            /* norm or number that the last update judged; 0: none */
-    uint64_t reserved[18];         /* 0 */
+    int64_t total_guard_clips;     /* steps since the start that the guard clipped */
+    int64_t nans_in_a_row;         /* updates in a row with a NaN among the gradients; an
+                                      overflow of unknown elements keeps this */
+    int64_t empty_in_a_row;        /* updates in a row with GSC_EVENT_EMPTY */
+    int64_t updates_at_growth;     /* total_updates when the scale last grew; before any growth,
+                                      at the first good step; 0: neither yet */
+    int64_t overflows_at_growth;   /* total_overflows at the same update */
+    uint64_t reserved[15];         /* 0 */
 } gsc_state;
 
 /* Makes the state before the first step. */
@@ -706,8 +743,7 @@ GSC_API gsc_status gsc_state_init_from(const gsc_exec *exec, const gsc_policy *p
  * - GSC_EVENT_STOPPED: end the training. A further update works as any other.
  * - GSC_EVENT_STALE: the report was late or used twice, but it counted like any other.
  *
- * A report without a measurement that the policy needs is refused: set options.policy. For a
- * predictive policy, a report with amax 0 and no overflow is no sample: the scale stays.
+ * A report without a measurement that the policy needs is refused: set options.policy.
  */
 GSC_API gsc_status gsc_state_update(const gsc_exec *exec, const gsc_policy *policy,
                                     const gsc_state *state, const gsc_report *report,
@@ -716,9 +752,9 @@ GSC_API gsc_status gsc_state_update(const gsc_exec *exec, const gsc_policy *poli
 /*
  * Copies `state` to *out, with the decisions of `other` added: *out skips, clips or stops if either
  * state did in its last update. `other` is the state of another signal, such as the loss, with its
- * own policy. *out has the events SKIPPED, STOPPED, OUTLIER and CLIPPED of both, and the smaller
- * multiplier. The scale, counts and samples come from `state`. *out can be either state. Combine
- * several signals one after the other.
+ * own policy. *out has the events SKIPPED, STOPPED, OUTLIER, CLIPPED and BAD_LOSS of both, and the
+ * smaller multiplier. The scale, counts and samples come from `state`. *out can be either state.
+ * Combine several signals one after the other.
  */
 GSC_API gsc_status gsc_state_combine_decisions(const gsc_exec *exec, const gsc_state *state,
                                                const gsc_state *other, gsc_state *out,
@@ -740,22 +776,43 @@ typedef uint32_t gsc_cause;
 #define GSC_CAUSE_CEILING     3u /* a growth would reach max_scale, and ceiling_rule stops */
 #define GSC_CAUSE_OTHER_STATE 4u /* a combined state decided this */
 #define GSC_CAUSE_FAILURE     5u /* the update failed on a device; see state.status */
+#define GSC_CAUSE_BAD_LOSS    6u /* the loss was not finite before it was scaled */
 
 /* Why the last update took, clipped or skipped its step. */
 typedef struct gsc_reason {
-    gsc_outcome outcome;  /* GSC_OUTCOME_* */
-    gsc_cause cause;      /* GSC_CAUSE_* */
-    double value;         /* with OUTLIER, the norm or number that was judged; 0: unknown */
-    double threshold;     /* with OUTLIER, the threshold that `value` is above */
-    double multiplier;    /* 1; below 1 if clipped, 0 if skipped */
-    int64_t in_a_row;     /* with OUTLIER, the number of outliers in a row */
-    char message[192];    /* a sentence for a log, such as "skipped: the norm, 3, is above 2, 1
-                             in a row"; empty if the step is taken as it is */
-    uint64_t reserved[3]; /* 0 */
+    gsc_outcome outcome;   /* GSC_OUTCOME_* */
+    gsc_cause cause;       /* GSC_CAUSE_* */
+    double value;          /* with OUTLIER, the norm or number that was judged; 0: unknown */
+    double threshold;      /* with OUTLIER, the threshold that `value` is above */
+    double multiplier;     /* 1; below 1 if clipped, 0 if skipped */
+    int64_t in_a_row;      /* outliers in a row with OUTLIER, bad losses in a row with BAD_LOSS */
+    int64_t nan_count;     /* elements that are NaN; 0 also if unknown */
+    int64_t inf_count;     /* elements that are Inf; 0 also if unknown */
+    int64_t bad_tensors;   /* tensors with NaN or Inf; 0: none, or unknown */
+    int64_t tensor;        /* index of the bad tensor that is nearest to the cause of an
+                              overflow, the last of the list; -1: none, or unknown */
+    int64_t rank;          /* rank of that tensor or, with BAD_LOSS, of the first bad loss;
+                              without both, rank of the last report with an overflow; -1: unknown */
+    char message[320];     /* a sentence for a log, such as "skipped: 3 NaN in
+                              \"h.3.attn.weight\" alone"; empty if the step is taken as it is */
+    uint64_t reserved[10]; /* 0 */
 } gsc_reason;
 
-/* Explains the decision of the last update. The state is in host memory. */
-GSC_API gsc_status gsc_state_reason(const gsc_state *state, gsc_reason *out, gsc_error *err);
+/*
+ * Explains the decision of the last update. `report` is the report of that update; the call does
+ * not check this. With `names`, the names of the n tensors in the model's order, the sentence about
+ * an overflow names the tensor that is nearest to the cause; a name that is too long for it is cut.
+ * If reports of ranks were merged, pass the names of the rank that has this tensor. Names are
+ * UTF-8, and names[i] can be NULL. All memory is host memory.
+ *
+ *     report      NULL: the gradients and the loss are unknown
+ *     per_tensor  NULL: the number of bad tensors is unknown
+ *     names       NULL: the sentence has the index of the tensor
+ *     n           tensors of the list
+ */
+GSC_API gsc_status gsc_state_reason(const gsc_state *state, const gsc_report *report,
+                                    const gsc_report *per_tensor, const char *const *names,
+                                    uint64_t n, gsc_reason *out, gsc_error *err);
 
 /*
  * Writes a factor that unscales and clips the gradients of the last update in one pass. If the
@@ -773,9 +830,9 @@ GSC_API gsc_status gsc_factor_clip_outlier(const gsc_exec *exec, const gsc_facto
 #define GSC_SAVED_SIZE_MAX 1024u /* bytes that can hold any saved state of this major version */
 
 /*
- * Writes policy and state, which are in host memory, as bytes with a version and a checksum. Any
- * later version on any machine can read them. *size becomes the number of bytes; with bytes NULL
- * and capacity 0, the call only sets *size.
+ * Writes policy and state, which are in host memory, as bytes with a version and a checksum. From
+ * 1.0 on, any later version on any machine can read them. *size becomes the number of bytes; with
+ * bytes NULL and capacity 0, the call only sets *size.
  *
  *     bytes     NULL only with capacity = 0
  *     capacity  bytes; GSC_SAVED_SIZE_MAX always suffices
@@ -784,8 +841,9 @@ GSC_API gsc_status gsc_state_save(const gsc_policy *policy, const gsc_state *sta
                                   uint64_t capacity, uint64_t *size, gsc_error *err);
 
 /*
- * Reads bytes that gsc_state_save wrote. If the caller's gsc_policy is older and lacks fields,
- * these must be 0 in the bytes.
+ * Reads bytes that gsc_state_save wrote. Bytes of a candidate before 0.10 are refused with
+ * GSC_ERROR_VERSION. If the caller's gsc_policy is older and lacks fields, these must be 0 in the
+ * bytes.
  *
  *     policy  NULL: not wanted; else GSC_POLICY_INIT made it
  */
@@ -820,8 +878,9 @@ GSC_API gsc_status gsc_state_load(const void *bytes, uint64_t size, gsc_policy *
 
 /*
  * Writes a digest of all that decides later steps: rules, scales, counts and means, but not totals,
- * generations, events and init_scale. It is never 0, and the same on every device and in every
- * language. Compare digests only within one version of this library.
+ * generations, events, init_scale and the counts that only a diagnosis reads. It is never 0, and
+ * the same on every device and in every language. Compare digests only within one version of this
+ * library.
  *
  *     policy  NULL: digest of the state alone
  *     state   NULL: digest of the policy alone; one of both is required
@@ -830,10 +889,10 @@ GSC_API gsc_status gsc_state_digest(const gsc_policy *policy, const gsc_state *s
                                     uint64_t *digest, gsc_error *err);
 
 /*
- * Copies *report to *out and stamps the copy: first_rank_plus_1 and status_rank_plus_1 become rank
- * + 1, and digest becomes the gsc_state_digest of policy and state. Call it before the update: all
- * ranks then have the same state, and gsc_report_merge refuses reports with different digests. *out
- * can be *report.
+ * Copies *report to *out and stamps the copy: first_rank_plus_1, last_rank_plus_1, loss_rank_plus_1
+ * and status_rank_plus_1 become rank + 1, and digest becomes the gsc_state_digest of policy and
+ * state. Call it before the update: all ranks then have the same state, and gsc_report_merge
+ * refuses reports with different digests. *out can be *report.
  *
  *     policy  NULL: the digest is of the state alone
  *     state   NULL: the digest is of the policy alone; if both are NULL, the digest is 0
@@ -904,10 +963,11 @@ typedef uint32_t gsc_note_kind;
 #define GSC_NOTE_FAILURE             7u  /* diagnosis: a call failed on a device or on a rank,
                                             and no rank steps; `value` is the status */
 #define GSC_NOTE_NOT_FINITE          8u  /* diagnosis: Inf or NaN that no scale cures; `value` is
-                                            their number, 0 if unknown; `entry` is the first
-                                            tensor with one */
+                                            their number, 0 if unknown; `entry` is the last
+                                            tensor with one, the nearest to the cause */
 #define GSC_NOTE_BACKOFF_FAILED      9u  /* diagnosis: overflows cannot lower the scale, `value`;
-                                            `entry` is the first tensor with Inf or NaN */
+                                            `entry` is the last tensor with Inf or NaN, the
+                                            nearest to the cause */
 #define GSC_NOTE_OVERFLOWS_OFTEN     10u /* diagnosis: more steps overflowed than this policy
                                             causes by itself; `value` is their share, 0 to 1 */
 #define GSC_NOTE_GUARD_SKIPS         11u /* diagnosis: the guard skipped more than half of the
@@ -924,6 +984,9 @@ typedef uint32_t gsc_note_kind;
 #define GSC_NOTE_CEILING_UNREACHABLE 15u /* diagnosis: the planned steps end before the scale can
                                             reach max_scale; `value` is the highest that it can
                                             reach */
+#define GSC_NOTE_OUTSIDE_LIMITS      16u /* `value`, the scale, is above max_scale or below
+                                            min_scale: `field` is that limit; from
+                                            gsc_state_import, and in a diagnosis */
 
 /* A message from a call that succeeded. */
 typedef struct gsc_note {
@@ -978,8 +1041,9 @@ GSC_API gsc_status gsc_state_import(const char *format, const char *prefix,
 
 /*
  * Writes a state, and the settings of its policy that belong to it, with the keys of a framework.
- * The notes list what these keys cannot hold; gsc_state_import restores everything else. If the
- * list is too small for the entries, the call fails; with a capacity of 0 it only counts.
+ * The notes list what these keys cannot hold; gsc_state_import restores everything else, except
+ * counts that only a diagnosis reads. If the list is too small for the entries, the call fails;
+ * with a capacity of 0 it only counts.
  *
  *     prefix            beginning of the keys; "": the keys have no prefix; NULL: the framework's
  *                       own prefix
@@ -1061,12 +1125,15 @@ typedef uint32_t gsc_metric;
                                              NULL if it compared none */
 #define GSC_METRIC_GUARD_MULTIPLIER   14u /* state.guard_multiplier: 1, less if clipped, 0 if
                                              skipped */
+#define GSC_METRIC_BAD_LOSS           15u /* 1 if the loss was not finite before it was scaled,
+                                             else 0; NULL if the loss is not known */
+#define GSC_METRIC_TOTAL_BAD_LOSSES   16u /* bad losses since the start */
 
 /*
  * Writes the state after an update, and the report of that update, as numbers with names: see
  * GSC_METRIC_*. The call does not check that the report belongs to the update. Counts are INTEGER,
- * SKIP and OVERFLOW are BOOLEAN, and unknown values are NULL. All memory is host memory. The call
- * writes as many entries as the list has room for, and writes the number of all.
+ * SKIP, OVERFLOW and BAD_LOSS are BOOLEAN, and unknown values are NULL. All memory is host memory.
+ * The call writes as many entries as the list has room for, and writes the number of all.
  *
  *     report            NULL: metrics that only a report has are NULL
  *     entries           NULL only with entries_capacity = 0
@@ -1085,7 +1152,7 @@ GSC_API gsc_status gsc_state_metrics(const gsc_policy *policy, const gsc_state *
  * the share of overflows, can change with a version.
  *
  *     report            NULL: the last gradients are unknown
- *     per_tensor        NULL: the notes name only the first tensor that is not finite
+ *     per_tensor        NULL: the notes name only the last tensor that is not finite
  *     per_tensor_count  ignored if per_tensor is NULL
  *     steps             updates so far; 0: not known
  *     planned_steps     updates of the whole run; 0: not known
@@ -1159,13 +1226,18 @@ typedef struct gsc_tensor_options {
     double clamp;             /* above 0: limits each output to the largest value of its dtype
                                  that is at most the clamp; refused if that value is 0; the
                                  report is of the values before the clamp. 0: no limit */
-    gsc_report *per_tensor;   /* n reports: per_tensor[i] is of tensor i alone; its overflow says
-                                 if the tensor has an Inf or NaN; NULL: none */
+    gsc_report *per_tensor;   /* n reports: per_tensor[i] is of tensor i alone, and its
+                                 first_tensor is i; it is judged without the policy and the loss:
+                                 its overflow says if the tensor has an Inf or NaN; NULL: none */
     int64_t *histogram;       /* GSC_HISTOGRAM_LENGTH words; NULL: none */
+    const gsc_tensor *loss;   /* the loss before it was scaled, of any real dtype; its data is
+                                 where the tensors are, and is no output of the call. report.loss
+                                 says if all its elements are finite. NULL, or no elements:
+                                 unknown. Do not give a loss that the scale made */
 } gsc_tensor_options;
 
-#define GSC_TENSOR_OPTIONS_SIZE 40u
-#define GSC_TENSOR_OPTIONS_INIT {GSC_TENSOR_OPTIONS_SIZE, 0, NULL, 0.0, NULL, NULL}
+#define GSC_TENSOR_OPTIONS_SIZE 48u
+#define GSC_TENSOR_OPTIONS_INIT {GSC_TENSOR_OPTIONS_SIZE, 0, NULL, 0.0, NULL, NULL, NULL}
 
 /* ---- Calls on tensors ------------------------------------------------------------------------ */
 
@@ -1229,20 +1301,23 @@ GSC_API gsc_status gsc_scale(const gsc_exec *exec, const gsc_factor *factor,
                              const gsc_tensor_options *options, gsc_report *report, gsc_error *err);
 
 /*
- * Adds tensors * factor.inverse to `out` if every product is finite in the dtype of its output,
- * else adds nothing. A micro-batch that overflowed is thus left out: divide the sums by the number
- * of micro-batches that were added. The report is of the products. Unscale or check the sums to see
- * whether they are finite. Sums are made in the multiplying type, or in double if `out` is double.
- * The call reads `tensors` twice; `out` must be other memory.
+ * Adds tensors * factor.inverse to `out` if every product is finite in the dtype of its output, and
+ * options.loss, if given, is finite; else adds nothing. A micro-batch that overflowed, or had a bad
+ * loss, is thus left out: divide the sums by the number of micro-batches that were added. The
+ * report is of the products. Unscale or check the sums to see whether they are finite. Sums are
+ * made in the multiplying type, or in double if `out` is double. The call reads `tensors` twice;
+ * `out` must be other memory.
  *
- * For a step of several micro-batches, call this without options.policy: report.overflow is 0 if
- * the micro-batch was added. Merge all reports as addends; the first merge has n = 0. Unscale the
- * sums with options.policy and with a factor of the number that were added. Then update:
- * - Without an overflow in the merged report, update with the report of the sums, and leave the
- *   parameters alone if state.skip is 1.
- * - With an overflow, update with the merged report, so that the scale backs off. Ignore its
- *   state.skip, which is 1. Take the step of the other micro-batches, if there are any and the
- *   report of the sums has no overflow. A guard does not judge this step.
+ * For a step of several micro-batches, call this without options.policy: the micro-batch was added
+ * if report.overflow is 0 and report.loss is not GSC_LOSS_NOT_FINITE. Merge all reports as addends,
+ * beginning with the report of a merge of n = 0. If any were added, unscale the sums with
+ * options.policy and with the factor that gsc_factor_init makes of their number. Then update:
+ * - If the merged report has no overflow and, with GSC_BAD_LOSS_HOLD, no bad loss, update with the
+ *   report of the sums, and leave the parameters alone if state.skip is 1.
+ * - Else update with the merged report, so that the scale backs off or, with GSC_BAD_LOSS_HOLD,
+ *   stays. Ignore its state.skip: SKIPPED is about what was left out, and max_failed_backoffs
+ *   counts such steps. Take the step of the other micro-batches, if there are any and the report of
+ *   the sums has no overflow. A guard does not judge this step.
  *
  *     factor   NULL: 1
  *     tensors  NULL only with n = 0

@@ -66,7 +66,7 @@ WORDS = {str: "text", int: "integer", bool: "boolean", list: "list", dict: "tabl
 ARGUMENT_PASSES = {
     "scalar": (None, "in", "out", "inout"),
     "char": (),
-    "string": (None,),
+    "string": (None, "in"),
     "pointer": (None, "create", "destroy"),
     "bytes": ("in", "out", "inout"),
     "struct": ("in", "out", "inout"),
@@ -75,6 +75,7 @@ ARGUMENT_PASSES = {
 }
 FIELD_PASSES = ARGUMENT_PASSES | {
     "char": (None,),
+    "string": (None,),
     "pointer": (None,),
     "bytes": (),
     "struct": (None, "in", "out", "inout"),
@@ -204,7 +205,7 @@ class Manifest:
 
     def c_type(self, member):
         if member.kind == "string":
-            return "const char *"
+            return "const char *const *" if member.passing else "const char *"
         name = "void" if member.kind in ("pointer", "bytes") else member.type
         stars = {"create": "**", "callback": "*"}.get(member.passing, "*")
         pointed = member.passing or member.kind in ("pointer", "callback")
@@ -338,8 +339,8 @@ class Manifest:
                     raise ManifestError(
                         f"{arg.where}: count is {arg.count!r}, which is no argument of an unsigned type"
                     )
-            elif arg.kind == "bytes":
-                raise ManifestError(f'{arg.where}: the key "count" is missing, which bytes need')
+            elif arg.kind == "bytes" or (arg.kind == "string" and arg.passing):
+                raise ManifestError(f'{arg.where}: the key "count" is missing, which {arg.type} needs here')
             elif arg.required is not None:
                 raise ManifestError(f"{arg.where}: required is for what has a count")
         for arg in item.args:

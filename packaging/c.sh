@@ -3,10 +3,12 @@
 tarball "$packages/gradscaler-$version.tar.gz" "$work" "gradscaler-$version"
 python3 "$clone/packaging/amalgamate.py" "$packages"
 
+# As CMakeLists.txt: 0.10, and 1 from 1.0 on.
+abi=$(sed -n 's/^first = "\(0\.[0-9]*\|[0-9]*\).*/\1/p' "$clone/include/gradscaler.toml")
 stamped() { # FOLDER TO: its files, with the version
   local file
   mkdir "$2"
-  for file in "$clone/packaging/$1"/*; do sed "s/@VERSION@/$version/" "$file" >"$2/${file##*/}"; done
+  for file in "$clone/packaging/$1"/*; do sed "s/@VERSION@/$version/; s/@ABI@/$abi/" "$file" >"$2/${file##*/}"; done
 }
 meson=gradscaler-meson-$version
 stamped meson "$work/$meson"

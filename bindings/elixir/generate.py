@@ -13,20 +13,37 @@ KEY_SIZE = "sizeof((gsc_entry *)0)->key"  # the longest text that a call takes
 # have pointers.
 FILLED = ("gsc_error", "gsc_exec", "gsc_tensor", "gsc_tensor_options", "gsc_cpu_options", "gsc_cuda_options")
 # Structs that are documented: those that users make, send or read in full.
-DOCUMENTED = ("gsc_policy", "gsc_report", "gsc_state")
+DOCUMENTED = ("gsc_policy", "gsc_report", "gsc_state", "gsc_reason")
 # How many elements lie behind what an option points to.
 LENGTHS = {"per_tensor": "call->n", "histogram": "GSC_HISTOGRAM_LENGTH"}
 # Members of the Elixir struct beside the fields: what options asked for.
 EXTRA = {
     "gsc_report": {
         "per_tensor": "what `GradScaler.per_tensor/1` reads: a report of each tensor, or nil",
-        "paths": "where those are in the tree, or nil",
+        "paths": "where those are in the tree, or nil; in a merged report the paths for first_tensor",
+        "last_paths": "the paths for last_tensor, or nil",
         "histogram": "how many magnitudes are below 2^-44, in each step of a factor 16 above, and looked at: 17 words, "
         "or nil",
     }
 }
-# A field that is a boolean in Elixir, and its twin, a float that Elixir does not show.
-BOOLEANS = {("gsc_report", "overflow"): "found_inf"}
+# Fields that are booleans in Elixir: how each is decoded and encoded. Beside a bad loss, found_inf is no overflow.
+BOOLEANS = {
+    "gsc_report": {
+        "found_inf": (
+            "overflow != 0 or Fields.real(found_inf) != 0.0",
+            'Fields.bit(s.overflow == true or s.found_inf, "report.found_inf")::little-float-32',
+        ),
+        "overflow": (
+            "overflow != 0 or (Fields.real(found_inf) != 0.0 and loss != NOT_FINITE)",
+            'Fields.bit(s.overflow, "report.overflow")::little-signed-32',
+        ),
+        "has_flag": ("has_flag != 0", 'Fields.bit(s.has_flag, "report.has_flag")::little-unsigned-32'),
+    }
+}
+# A field that structs of candidates before 0.10 lack.
+NEW_FIELD = {"gsc_policy": "bad_loss_rule", "gsc_report": "loss", "gsc_state": "bad_losses_in_a_row"}
+# Fields in which -1 stands for nil.
+OPTIONAL = {"gsc_reason": ("tensor", "rank")}
 # Functions that also read `out`.
 SUMS = ("gsc_unscale_accumulate",)
 # Functions of device.h in place of functions over pointers: types of the arguments by name, and result.
@@ -44,11 +61,11 @@ defmodule GradScaler.Native do
   # The C functions, one to one; the manifest and the header describe them.
   #
   # Structs are binaries of their exact size, which the modules of structs.ex encode and decode, lists of structs one
-  # binary, tensors {dtype, binary} with the dtype's number, and results new binaries. A list that a call fills has as
-  # many structs as there are: the C function is called for their number first. What the caller passes is never written.
-  # Options are the tuple that GradScaler.TensorOptions.encode/1 makes, or nil; what they ask for comes last in the
-  # results, nil if it was not asked for. A refusal is {:error, error} with the members of gsc_error as a map; nothing
-  # here raises.
+  # binary, names a list of binaries and nil, tensors {dtype, binary} with the dtype's number, and results new binaries.
+  # A list that a call fills has as many structs as there are: the C function is called for their number first. What the
+  # caller passes is never written. Options are the tuple that GradScaler.TensorOptions.encode/1 makes or nil; what they
+  # ask for comes last in the results, nil if it was not asked for. A refusal is {:error, error} with the members of
+  # gsc_error as a map; nothing here raises.
   #
   # `exec` is nil, or a device. On a CUDA device tensors are {dtype, memory, offset, bytes}, outputs are written in
   # place and structs are binaries all the same: each call waits for its results, on a dirty scheduler. A device is
@@ -115,29 +132,26 @@ CONSTANTS_TAIL = """\
     end
   end
 end"""
+OTHER_POLICY = """
+  def decode(other), do: GradScaler.Error.check!(GradScaler.Native.policy_check(other))"""
 OTHER_BYTES = """
   def decode(other) do
     Fields.refuse("STRUCT", other, "SIZE bytes, the reserved ones 0")
   end"""
 OLDER_STRUCT = """
   # An older version: the fields that it lacks are 0.
-  def decode(older) when is_binary(older) and byte_size(older) < @size do
+  def decode(older) when is_binary(older) and byte_size(older) in FIRST..(@size - 1) do
     decode(older <> <<0::size((@size - byte_size(older)) * 8)>>)
   end"""
-
-OTHER_STATES = """
-  # Versions 0.2 to 0.5: 256 bytes without `skip`.
-  def decode(<<older::binary-size(256)>>) do
-    state = decode(older <> <<0::size((SIZE - 256) * 8)>>)
-    %{state | skip: if(:skipped in state.events, do: 1, else: 0)}
+CANDIDATE_STRUCT = """
+  def encode(%__MODULE__{}), do: Fields.refuse_candidate("STRUCT")"""
+CANDIDATE_STATE = """\
+  # A candidate before 0.10 kept two weights up to 1.0, as doubles, where these two counts are.
+  def decode(<<_::binary-size(AT), a::little-signed-64, b::little-signed-64, _::binary>>)
+      when a >= 0x1FFFFFFFFFFFFFFF and b >= 0x1FFFFFFFFFFFFFFF do
+    Fields.refuse_candidate("state")
   end
-
-  # A later version: longer, and this one knows what is set.
-  def decode(<<state::binary-size(SIZE), rest::binary>> = later) when rest != "" do
-    if rest == <<0::size(byte_size(rest) * 8)>>,
-      do: decode(state),
-      else: Fields.refuse("state", later, "without fields that this version does not know")
-  end"""
+"""
 
 
 def module_of(struct):
@@ -162,7 +176,8 @@ def words(manifest, text):
     text = text.replace("GSC_ERROR_*", "error")
     text = reword(manifest, text, lambda item, value: f"`:{atom(value)}`", group)
     text = re.sub(r"\bgsc_(\w+)", lambda match: f"`{match[1]}`" if match[0] in manifest.functions else match[1], text)
-    return text.replace("NULL", "nil").replace("*out", "the result").replace('"', "`")
+    text = text.replace("NULL", "nil").replace("*out", "the result")
+    return text.replace('\\"', "'").replace('"', "`")
 
 
 def is_value(function):
@@ -228,6 +243,20 @@ def has(function, name):
     return any(arg.name == name for arg in function.args)
 
 
+def later_fields(manifest, struct):
+    """Returns the fields that the struct did not have in its first version."""
+    item = manifest.structs[struct]
+    return [field for field in item.fields if field.since != item.since]
+
+
+def get_growing(manifest, member, arguments):
+    """The reader of a struct that grows, with its sizes in this version and in the first."""
+    later = later_fields(manifest, member.type)
+    size = f"sizeof({member.type})"
+    first = f"offsetof({member.type}, {later[0].name})" if later else size
+    return f"get_growing({arguments}, {size}, {first})"
+
+
 def parameter(manifest, function, arg, number):
     """(declaration, reader, C expressions by name) of an argument that the caller passes."""
     name, term = arg.name, f"argv[{number}]"
@@ -242,16 +271,19 @@ def parameter(manifest, function, arg, number):
     if arg.type in FILLED:
         declaration = f"struct {short(manifest.structs[arg.type])} {name};"
         return declaration, f"get_{short(manifest.structs[arg.type])}(&call, {where}, &{name})", {name: f"{name}.given"}
-    if arg.count and arg.kind in ("struct", "scalar"):
-        declaration = f"const {arg.type} *{name} = NULL;\n    uint64_t {name}_count = 0;"
-        reader = f"({name} = get_values(&call, {where}, sizeof *{name}, &{name}_count))"
-        return declaration, reader, {name: name, arg.count: f"{name}_count"}
+    if arg.count and arg.kind in ("struct", "scalar", "string"):
+        declaration = f"{arg.c if arg.kind == 'string' else f'const {arg.type} *'}{name} = NULL;"
+        size = "" if arg.kind == "string" else f"sizeof *{name}, "
+        function_name = "get_names" if arg.kind == "string" else "get_values"
+        reader = f"({name} = {function_name}(&call, {where}, {size}&{arg.count}))"
+        named = {name: name, arg.count: f"counted({arg.count})"}
+        declaration += f"\n    uint64_t {arg.count} = NOT_COUNTED;"
+        return declaration, f"(is_nil({term}) || {reader})" if arg.null else reader, named
     if arg.kind == "struct":
-        grows = manifest.structs[arg.type].kind == "grows"
         reader = f"({name} = get_values(&call, {where}, sizeof *{name}, NULL))"
         declaration, given = f"const {arg.type} *{name} = NULL;", name
-        if grows:
-            reader = f"get_growing(&call, {where}, &{name}, sizeof {name})"
+        if manifest.structs[arg.type].kind == "grows":
+            reader = get_growing(manifest, arg, f"&call, {where}, &{name}")
             declaration, given = f"{arg.type} {name};", f"is_nil({term}) ? NULL : &{name}" if arg.null else f"&{name}"
         return declaration, f"(is_nil({term}) || {reader})" if arg.null else reader, {name: given}
     if arg.kind == "bytes":
@@ -311,7 +343,9 @@ def option_fields(manifest, item):
     for number, field in enumerate(field for field in item.fields[1:] if "reserved" not in field.name):
         where = f'fields[{number}], argument, "options.{field.name}"'
         if field.kind == "struct" and field.passing == "in":
-            reader = f"get_growing(call, {where}, &to->{field.name}, sizeof to->{field.name})"
+            reader = get_growing(manifest, field, f"call, {where}, &to->{field.name}")
+            if field.type == "gsc_tensor":
+                reader = f"get_tensor(call, {where}, -1, &to->{field.name})"
             given = f"    if (!is_nil(fields[{number}]))\n        to->c.{field.name} = &to->{field.name};"
             yield field, f"{field.type} {field.name};", f"(is_nil(fields[{number}]) || {reader})", given
         elif field.passing == "out":
@@ -418,7 +452,8 @@ def nif_function(manifest, function):
         lines.append("    (void)argv;")
     if passed or function.returns == "gsc_status":
         lines.append("    struct call call = {.env = env};")
-    lines += [f"    {declaration}" for declaration, *_ in parameters + results if declaration]
+    declarations = "\n".join(f"    {declaration}" for declaration, *_ in parameters + results if declaration)
+    lines += dict.fromkeys(declarations.split("\n") if declarations else [])  # lists can share a count
     readers = [reader for _, reader, *_ in parameters + results if reader]
     return [*lines, *body(manifest, function, readers, terms, expressions), "}"]
 
@@ -454,6 +489,8 @@ def spec(manifest, function):
             return "device | nil"
         if arg.type == "gsc_tensor":
             return "[dtype | tensor]" if arg.name == "out" and function.name not in SUMS else "[tensor]"
+        if arg.kind == "string" and arg.count:
+            return "[binary | nil] | nil"
         binary = arg.kind in ("struct", "string", "bytes") or arg.count
         known = "binary" if binary else "real" if arg.base in ("float", "double") else "integer"
         known = "tuple" if arg.type in FILLED else known
@@ -510,6 +547,10 @@ def kind_of(base):
     return ("u" if base[0] == "u" else "f" if base in ("float", "double") else "s") + str(8 * SIZES[base])
 
 
+def not_finite(manifest):
+    return next(str(value.value) for value in manifest.constants["loss"].values if value.name == "NOT_FINITE")
+
+
 def struct_field(manifest, struct, field):
     """(match, decode, encode, default) of a field; None to leave it out of the Elixir struct."""
     name, at = field.name, f"s.{field.name}"
@@ -520,13 +561,10 @@ def struct_field(manifest, struct, field):
         return match, None, f"{value}::little-{8 * size}", None
     label = f'"{short(struct)}.{name}"'
     match = f"{name}::binary-size({size})"
-    twins = {twin: field for (of, field), twin in BOOLEANS.items() if of == struct.name}
-    if name in twins:
-        flag = twins[name]
-        return match, None, f'Fields.bit(s.{flag}, "{short(struct)}.{flag}")::little-float-32', None
-    if twin := BOOLEANS.get((struct.name, name)):
-        decode, encode = f"{name} != 0 or Fields.real({twin}) != 0.0", f"Fields.bit({at}, {label})::little-signed-32"
-        return f"{name}::{integer(field.base)}", decode, encode, "false"
+    if name in BOOLEANS.get(struct.name, ()):
+        decode, encode = BOOLEANS[struct.name][name]
+        match = match if field.base == "float" else f"{name}::{integer(field.base)}"
+        return match, decode.replace("NOT_FINITE", not_finite(manifest)), encode, "false"
     if field.kind == "struct":
         module = module_of(field.type)
         return match, f"{module}.decode({name})", f"{module}.encode({at})::binary", f"%{module}{{}}"
@@ -542,6 +580,8 @@ def struct_field(manifest, struct, field):
     if real:
         return match, f"Fields.real({name})", f"Fields.{kind}({at}, {label})::binary", "0.0"
     match = f"{name}::{integer(field.base)}"
+    if name in OPTIONAL.get(struct.name, ()):
+        return match, f"if({name} >= 0, do: {name})", f"Fields.{kind}({at} || -1, {label})::binary", "nil"
     if not field.takes:
         return match, name, f"Fields.{kind}({at}, {label})::binary", "0"
     group = manifest.constants[field.takes]
@@ -555,15 +595,25 @@ def struct_field(manifest, struct, field):
 def struct_doc(manifest, item, fields, extra):
     if item.name not in DOCUMENTED:
         return ["  @moduledoc false"]
+    groups = [manifest.constants[field.takes] for field in fields if field.takes]
+    short_names = {value.name for group in groups for value in group.values}
+
+    def words_of(text):
+        return re.sub(
+            r"\b[A-Z_]{3,}\b", lambda m: f"`:{m[0].lower()}`" if m[0] in short_names else m[0], words(manifest, text)
+        )
+
     layout = {"initial_indent": "  ", "subsequent_indent": "  ", "break_on_hyphens": False}
     lines = ['  @moduledoc """']
-    for paragraph in words(manifest, item.doc.strip()).split("\n\n"):
+    for paragraph in words_of(item.doc.strip()).split("\n\n"):
         lines += [*textwrap.wrap(paragraph, DOC_WIDTH, **layout), ""]
     layout["subsequent_indent"] = "    "
     for field in fields:
-        text = f"* `{field.name}` - {words(manifest, field.doc)}"
-        if (item.name, field.name) in BOOLEANS:
-            text = text.replace(" 1: ", " ")
+        text = f"* `{field.name}` - {words_of(field.doc)}"
+        if field.name in BOOLEANS.get(item.name, ()):
+            text = re.sub(r"\b1( with|:)", r"true\1", text).split("; ")[0]
+        if field.name in OPTIONAL.get(item.name, ()):
+            text = text.replace("-1: ", "nil: ")
         if field.takes:
             text += ": " + ", ".join(f"`:{atom(value)}`" for value in manifest.constants[field.takes].values)
         lines += textwrap.wrap(text, DOC_WIDTH, **layout)
@@ -573,8 +623,10 @@ def struct_doc(manifest, item, fields, extra):
 
 
 def field_type(manifest, struct, field):
-    if (struct.name, field.name) in BOOLEANS:
+    if field.name in BOOLEANS.get(struct.name, ()):
         return "boolean"
+    if field.name in OPTIONAL.get(struct.name, ()):
+        return "integer | nil"
     if field.kind == "struct":
         return f"%{module_of(field.type)}{{}}"
     if field.kind == "char":
@@ -590,16 +642,22 @@ def rows(texts, indent):
     return [f"{indent}{text}," for text in texts[:-1]] + [indent + texts[-1]]
 
 
+def candidate_state(item):
+    assert item.offsets["bad_losses_in_a_row"] == item.offsets["failed_backoffs"] + 8
+    return CANDIDATE_STATE.replace("AT", str(item.offsets["failed_backoffs"])).split("\n")
+
+
 def struct(manifest, item):
     fields = [(field, *struct_field(manifest, item, field)) for field in item.fields]
     shown = [field for field in fields if field[2]]
     used = ["Constants"] if any("Constants." in f[2] + f[3] for f in shown) else []
+    later = later_fields(manifest, item.name)
     used.append("Fields")
     lines = [f"defmodule {module_of(item.name)} do"]
     extra = EXTRA.get(item.name, {})
     lines += struct_doc(manifest, item, [field for field, *_ in shown], extra)
     lines += [f"  alias GradScaler.{used[0]}" if len(used) == 1 else f"  alias GradScaler.{{{', '.join(used)}}}", ""]
-    if item.kind == "grows":
+    if later:
         lines += [f"  @size {item.size}", ""]
     defaults = [f"{field.name}: {default}" for field, _, _, _, default in shown] + [f"{name}: nil" for name in extra]
     lines += [f"  @derive {{Inspect, except: {[':' + name for name in extra]}}}".replace("'", "")] if extra else []
@@ -611,21 +669,25 @@ def struct(manifest, item):
     lines += [
         '  @doc "The struct that a binary of the library holds."',
         "  @spec decode(binary) :: t",
+        *(candidate_state(item) if item.name == "gsc_state" else []),
         "  def decode(<<",
     ]
     lines += rows([match for _, match, _, _, _ in fields], "        ")
     lines += ["      >>) do", "    %__MODULE__{"]
     lines += rows([f"{field.name}: {decode}" for field, _, decode, _, _ in shown], "      ")
-    lines += ["    }", "  end", *(OLDER_STRUCT.split("\n") if item.kind == "grows" else [])]
-    lines += OTHER_STATES.replace("SIZE", str(item.size)).split("\n") if item.name == "gsc_state" else []
-    lines += OTHER_BYTES.replace("STRUCT", short(item)).replace("SIZE", str(item.size)).split("\n") + [""]
+    lines += ["    }", "  end"]
+    if later:
+        lines += OLDER_STRUCT.replace("FIRST", str(later[0].offset)).split("\n")
+    other_bytes = OTHER_POLICY if item.name == "gsc_policy" else OTHER_BYTES
+    lines += other_bytes.replace("STRUCT", short(item)).replace("SIZE", str(item.size)).split("\n") + [""]
     lines += [
         '  @doc "The binary that the library reads; raises `ArgumentError` naming a field that cannot be."',
         "  @spec encode(t) :: binary",
     ]
-    lines += ["  def encode(%__MODULE__{} = s) do", "    <<"]
+    new_field = f"{NEW_FIELD[item.name]}: _" if item.name in NEW_FIELD else ""
+    lines += [f"  def encode(%__MODULE__{{{new_field}}} = s) do", "    <<"]
     lines += rows([encode for _, _, _, encode, _ in fields], "      ")
-    lines += ["    >>", "  end"]
+    lines += ["    >>", "  end", *(CANDIDATE_STRUCT.replace("STRUCT", short(item)).split("\n") if new_field else [])]
     texts = [field for field in item.fields if field.kind == "char"]
     if texts:
         lines += ["", '  @doc "The bytes of the longest text that a field holds."']

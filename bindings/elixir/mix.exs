@@ -54,7 +54,7 @@ defmodule GradScaler.MixProject do
   def project do
     [
       app: :gradscaler,
-      version: "0.9.0",
+      version: "0.10.0",
       elixir: "~> 1.14",
       description:
         "Loss scaling for mixed-precision training: the rules of every framework, bit for bit",

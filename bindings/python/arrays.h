@@ -455,7 +455,47 @@ static bool gsc_py_pair(PyObject *pair, gsc_py_lists *lists)
     return gsc_py_lists_of(PyTuple_GetItem(pair, 0), PyTuple_GetItem(pair, 1), lists, &gsc_py_host);
 }
 
-/* Checks the device of the lists, and the sizes of the buffers in the options. */
+static bool gsc_py_array_of(PyObject *array, gsc_py_place *place, void *tensor, const char *name)
+{
+    gsc_py_lists held;
+    if (PyTuple_Check(array)) {
+        if (!gsc_py_place_of(array, place, false, name) ||
+            !gsc_py_fits(place, sizeof(double), name))
+            return false;
+        *(gsc_tensor *)tensor = (gsc_tensor){.data = place->at, .count = 1, .dtype = GSC_F64};
+        return true;
+    }
+    place->memory = Py_NewRef(array);
+    if (!gsc_py_held(array, &held))
+        return gsc_py_tensor(array, &place->view, tensor, false, &gsc_py_host, name, -1);
+    if (held.in.n != 1) {
+        PyErr_Format(PyExc_ValueError, "%s: expected one held array, not %zd", name, held.in.n);
+        return false;
+    }
+    memcpy(tensor, held.in.tensors, sizeof *held.in.tensors);
+    return true;
+}
+
+/* Checks that the array of an option is on the device of a call. */
+static bool gsc_py_is_on(int device, const gsc_py_held_fields *options)
+{
+    gsc_py_lists held;
+    for (int i = 0; i < options->n; i++) {
+        const gsc_py_held_field *option = &options->of[i];
+        if (option->field->kind != 't' || !option->place.memory ||
+            Py_IS_TYPE(option->place.memory, gsc_py_memory_type))
+            continue;
+        const int own = gsc_py_held(option->place.memory, &held) ? held.device : -1;
+        if (own != device) {
+            PyErr_Format(PyExc_ValueError, "%s is of device %d, the call is on %d (-1: host)",
+                         option->field->name, own, device);
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Checks the device of the lists, and the options: devices, and sizes of buffers. */
 static bool gsc_py_ready(const gsc_py_exec *on, const gsc_py_lists *lists,
                          const gsc_py_held_fields *options)
 {
@@ -464,6 +504,8 @@ static bool gsc_py_ready(const gsc_py_exec *on, const gsc_py_lists *lists,
                      lists->device, on->device);
         return false;
     }
+    if (!gsc_py_is_on(on->device, options))
+        return false;
     return gsc_py_field_fits(options, "per_tensor", (uint64_t)lists->in.n * sizeof(gsc_report)) &&
            gsc_py_field_fits(options, "histogram", GSC_HISTOGRAM_LENGTH * sizeof(int64_t));
 }

@@ -52,18 +52,18 @@ class Error(ValueError):
 STATE = '''\
     @classmethod
     def from_bytes(cls, data):
-        """Makes a state from bytes(state), also of 0.2 to 0.5, where a state had 256 bytes and no `skip`.
-
-        Longer bytes of a later version are accepted if the rest is zero.
-        """
+        """Makes a state from bytes(state). Longer bytes of a later version are accepted if the rest is zero."""
         data, size = bytes(data), c.sizeof(cls)
-        if len(data) != 256 and len(data) < size:
+        if len(data) < size:
             raise ValueError(f"a state has {size} bytes, not {len(data)}")
         if any(data[size:]):
             raise ValueError("the bytes of the state set fields that this version does not know")
-        state = cls.from_buffer_copy(data.ljust(size, b"\\0"))
-        if len(data) == 256:
-            state.skip = bool(state.events & Event.SKIPPED)
+        state = cls.from_buffer_copy(data)
+        try:
+            _gradscaler.gsc_state_digest(None, state)
+        except _gradscaler.Error as error:
+            if error.status == Status.ERROR_VERSION:
+                raise
         return state
 
     def __setstate__(self, attributes, data):
@@ -152,7 +152,7 @@ def structs(manifest):
         "import contextlib",
         "import ctypes as c",
     ]
-    lines += ["import enum"]
+    lines += ["import enum", "", "from . import _gradscaler"]
     for item in groups(manifest):
         lines += ["", "", *constants(manifest, item)]
     lines += ["", "", "class Struct(c.Structure):", '    """The base of all structs: repr shows the fields."""', ""]
@@ -193,6 +193,8 @@ def arguments(manifest, function):
             yield arg.name, f"Mapping[str, Any]{none}"
         elif arg.kind in ("struct", "pointer"):
             yield arg.name, f"Place{none}"
+        elif arg.kind == "string" and arg.passing:
+            yield arg.name, f"Sequence[str | None]{none}"
         else:
             kinds = {"string": "str", "bytes": "Buffer", "double": "float", "float": "float"}
             yield arg.name, kinds.get(arg.base, "int") + none
@@ -234,7 +236,9 @@ def field_row(manifest, item, field):
     size, grows = f"sizeof(({item.name} *)0)->{field.name}", "false"
     if field.kind in ("callback", "opaque", "string"):
         return None  # not from Python
-    if field.passing == "in" and field.kind == "struct":
+    if field.type == "gsc_tensor":
+        kind, size = "'t'", "sizeof(gsc_tensor)"
+    elif field.passing == "in" and field.kind == "struct":
         kind, size = "'s'", f"sizeof({field.type})"
         grows = str(manifest.structs[field.type].kind == "grows").lower()
     elif field.passing or field.kind == "pointer":
@@ -258,12 +262,34 @@ def field_table(manifest, item):
     ]
 
 
+def counted(function):
+    """Returns the lists of structs and names that share a count, by the count."""
+    found = {}
+    for arg in function.args:
+        if arg.count and arg.kind in ("struct", "string") and arg.type not in BY_HAND:
+            found.setdefault(arg.count, []).append(arg)
+    return found
+
+
+def list_rows(function):
+    """Yields the typemaps of lists. The last list before a count sets the count."""
+    for count, (*others, last) in counted(function).items():
+        yield from (f"GSC_STRUCTS_BESIDE({arg.type}, {arg.name})" for arg in others)
+        if last.kind == "string":
+            yield f"GSC_NAMES({last.name}, {count})"
+        else:
+            yield f"GSC_STRUCTS{'_OUT' * (last.passing == 'out')}({last.type}, {last.name}, {count})"
+
+
 def exception(manifest, function):
     """Returns the macro around the call: it checks the lists and releases the lock."""
-    names = [arg.name for arg in function.args]
-    if "tensors" in names:
-        at = names.index("options") + 1
-        return [f"GSC_ON_LISTS({function.name}, on1, lists{names.index('tensors') + 1}, held{at})"]
+    at = {arg.name: i for i, arg in enumerate(function.args, 1)}
+    if "tensors" in at:
+        return [f"GSC_ON_LISTS({function.name}, on1, lists{at['tensors']}, held{at['options']})"]
+    for count, (*others, last) in counted(function).items():
+        for arg in others:  # `last` are names
+            variables = f"array{at[arg.name]}, strings{at[last.name]}, arg{at[count]}"
+            return [f"GSC_SAME_COUNT({function.name}, {arg.type}, {variables})"]
     blocks = function.blocks == "yes" and function.name != "gsc_memory_copy"  # which has its own %exception
     return [f"GSC_BLOCKS({function.name})"] if blocks else []
 
@@ -292,9 +318,7 @@ def swig_interface(manifest):
                     lines.append(f"GSC_IN({const}{arg.type}, {arg.name}, {kind})")
                 if arg.passing == "inout":
                     lines.append(f"GSC_OUT({arg.type}, {arg.name}, {NUMBERS[kind]})")
-            if arg.kind == "struct" and arg.count and arg.type not in BY_HAND:
-                macro = "GSC_STRUCTS_OUT" if arg.passing == "out" else "GSC_STRUCTS"
-                lines.append(f"{macro}({arg.type}, {arg.name}, {arg.count})")
+        lines += list_rows(function)
         doc = [f"{name}({', '.join(arg for arg, _ in arguments(manifest, function))})", ""]
         doc += paragraphs(words(manifest, function.doc), WIDTH)
         text = "\\n".join(doc).replace('"', '\\"')

@@ -73,8 +73,9 @@ static void gsc_py_raise(const gsc_error *err)
 }
 
 /*
- * Raises Error for array `index` of a list; `why` follows its name. If the array is only on another
- * device, pass GSC_OK as `status`; the error then has the field "device".
+ * Raises Error for array `index` of a list, or with index -1 for one array; `why` follows its name.
+ * If the array is only on another device, pass GSC_OK as `status`; the error then has the field
+ * "device".
  */
 static bool gsc_py_raise_at(gsc_status status, const char *list, Py_ssize_t index, PyObject *why)
 {
@@ -86,7 +87,9 @@ static bool gsc_py_raise_at(gsc_status status, const char *list, Py_ssize_t inde
         PyOS_snprintf(err.field, sizeof err.field, "device");
     }
     PyErr_Clear(); /* an earlier exception: `why` describes it, or could not be made */
-    gsc_py_raise_as(&err, PyUnicode_FromFormat("%s[%zd] ", list, index),
+    gsc_py_raise_as(&err,
+                    index < 0 ? PyUnicode_FromFormat("%s ", list)
+                              : PyUnicode_FromFormat("%s[%zd] ", list, index),
                     why ? why : PyUnicode_FromString("cannot be used"));
     return false;
 }
@@ -364,6 +367,72 @@ static void gsc_py_structs_release(gsc_py_array *array)
     PyMem_Free(array->copy);
 }
 
+/* Texts in UTF-8, NULL for None. */
+typedef struct gsc_py_names {
+    PyObject *list; /* keeps the texts alive */
+    char **texts;
+    uint64_t n;
+} gsc_py_names;
+
+static bool gsc_py_names_of(PyObject *object, gsc_py_names *names, const char *name)
+{
+    if (object == Py_None)
+        return true;
+    names->list = PyUnicode_Check(object) || PyBytes_Check(object) ? NULL : PySequence_List(object);
+    if (!names->list) {
+        if (!PyErr_Occurred() || PyErr_ExceptionMatches(PyExc_TypeError))
+            PyErr_Format(PyExc_TypeError, "%s must be a list of texts, not %R", name,
+                         (PyObject *)Py_TYPE(object));
+        return false;
+    }
+    names->n = (uint64_t)PyList_Size(names->list);
+    names->texts = PyMem_Calloc(names->n + 1, sizeof *names->texts);
+    if (!names->texts) {
+        PyErr_NoMemory();
+        return false;
+    }
+    for (uint64_t i = 0; i < names->n; i++) {
+        PyObject *text = PyList_GetItem(names->list, (Py_ssize_t)i);
+        Py_ssize_t length = 0;
+        if (text == Py_None)
+            continue;
+        if (!PyUnicode_Check(text)) {
+            PyErr_Format(PyExc_TypeError, "%s[%llu] must be a text or None, not %R", name,
+                         (unsigned long long)i, (PyObject *)Py_TYPE(text));
+            return false;
+        }
+        names->texts[i] = (char *)PyUnicode_AsUTF8AndSize(text, &length);
+        if (!names->texts[i])
+            return false;
+        if (strlen(names->texts[i]) != (size_t)length) {
+            PyErr_Format(PyExc_ValueError, "%s[%llu]: embedded null character", name,
+                         (unsigned long long)i);
+            return false;
+        }
+    }
+    return true;
+}
+
+static void gsc_py_names_release(gsc_py_names *names)
+{
+    PyMem_Free(names->texts);
+    Py_CLEAR(names->list);
+}
+
+/* Sets the count that structs and names share; each can be None. */
+static bool gsc_py_same_count(const gsc_py_place *structs, size_t size, const gsc_py_names *names,
+                              uint64_t *count)
+{
+    if (!structs->view.obj && !structs->memory)
+        return true;
+    *count = structs->size / size;
+    if (!names->list || names->n == *count)
+        return true;
+    PyErr_Format(PyExc_ValueError, "%llu structs and %llu names", (unsigned long long)*count,
+                 (unsigned long long)names->n);
+    return false;
+}
+
 /* ---- options ---- */
 
 /* How Python passes a field of a struct with pointers. */
@@ -371,7 +440,7 @@ typedef struct gsc_py_field {
     const char *name;
     size_t offset, size; /* for a pointer: the size of one element */
     char kind;  /* 'i', 'u', 'f': a number; 'b': bytes; 's': a pointer to a struct that is read;
-                   'o': a pointer to memory that is written */
+                   't': a pointer to a tensor that is read; 'o': to memory that is written */
     bool grows; /* the struct that is pointed to grows */
 } gsc_py_field;
 
@@ -413,6 +482,9 @@ static bool gsc_py_scalar(PyObject *value, char *to, const gsc_py_field *field)
     return true;
 }
 
+/* Reads an array, a held list of one array, or one double in (Memory, offset); in arrays.h. */
+static bool gsc_py_array_of(PyObject *array, gsc_py_place *place, void *tensor, const char *name);
+
 static bool gsc_py_field_of(PyObject *value, char *to, const gsc_py_field *field,
                             gsc_py_held_fields *held)
 {
@@ -427,11 +499,17 @@ static bool gsc_py_field_of(PyObject *value, char *to, const gsc_py_field *field
     held->of[held->n++] = (gsc_py_held_field){.field = field};
     if (field->kind == 'b')
         return gsc_py_struct(value, place, to, field->size, false, false, field->name);
-    if (field->kind == 's') {
+    if (field->kind == 's' || field->kind == 't') {
+        if (field->kind == 't' && value == Py_None)
+            return true;
         *copy = PyMem_Malloc(field->size);
         if (!*copy) {
             PyErr_NoMemory();
             return false;
+        }
+        if (field->kind == 't') {
+            memcpy(to, copy, sizeof *copy);
+            return gsc_py_array_of(value, place, *copy, field->name);
         }
         if (!gsc_py_struct(value, place, *copy, field->size, field->grows, false, field->name))
             return false;

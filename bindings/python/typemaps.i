@@ -92,6 +92,24 @@
 %typemap(freearg) (type *items, uint64_t count) "gsc_py_structs_release(&array$argnum);"
 %enddef
 
+/* A list whose count another list sets. */
+%define GSC_STRUCTS_BESIDE(type, items)
+%typemap(in) const type *items (gsc_py_array array = {.copy = NULL}) {
+  if (!gsc_py_structs($input, &array, sizeof(type), false, "$1_name")) SWIG_fail;
+  $1 = array.place.at;
+}
+%typemap(argout) const type *items ""
+%typemap(freearg) const type *items "gsc_py_structs_release(&array$argnum);"
+%enddef
+%define GSC_NAMES(items, count)
+%typemap(in) (const char *const *items, uint64_t count) (gsc_py_names strings = {.list = NULL}) {
+  if (!gsc_py_names_of($input, &strings, "$1_name")) SWIG_fail;
+  $1 = strings.texts;
+  $2 = strings.n;
+}
+%typemap(freearg) (const char *const *items, uint64_t count) "gsc_py_names_release(&strings$argnum);"
+%enddef
+
 /* A struct with pointers; fields is the table of its fields, init its initialiser. */
 %define GSC_FIELDS(type, fields, init)
 %typemap(in) const type * (type filled = init, gsc_py_held_field slots[GSC_PY_PLACES], gsc_py_held_fields held = {.n = 0}) {
@@ -173,6 +191,13 @@ GSC_OUT(type, name, make)
   PyThreadState *gsc_thread = lists.in.bytes > 65536 || lists.device >= 0 ? PyEval_SaveThread() : NULL;
   $action
   if (gsc_thread) PyEval_RestoreThread(gsc_thread);
+}
+%enddef
+/* A list of structs and a list of names share a count. */
+%define GSC_SAME_COUNT(function, type, array, names, count)
+%exception function {
+  if (!gsc_py_same_count(&array.place, sizeof(type), &names, &count)) SWIG_fail;
+  $action
 }
 %enddef
 %define GSC_BLOCKS(function)

@@ -236,7 +236,7 @@ def safe_words(manifest):
         return value.c if item.kind == "number" else f"[`{title(item.name)}::{safe_name(value)}`]"
 
     def words(text):
-        text = reword(manifest, text, constant, lambda item: f"[`{title(item.name)}`]")
+        text = reword(manifest, text.strip(), constant, lambda item: f"[`{title(item.name)}`]")
         text = re.sub(r"^[a-z]+(_\w+)+", r"`\g<0>`", text)
         return text[0].upper() + text[1:] + ("" if text.endswith(".") else ".")
 

@@ -2,23 +2,24 @@
 /*
  * The library's calls as custom calls of XLA, on host memory and on CUDA memory. Structs travel as
  * uint32, as JAX has no wider integers by default: 8 are a factor, 96 a state, which begins with
- * its factor, 64 a report, 34 a histogram. The attribute `call` is one of enum call; [] is there if
- * its bit of `with` is set:
+ * its factor, 64 a report, 34 a histogram. The attribute `call` is one of enum call; each in [] is
+ * there if its bit of `with` is set:
  *
- *     call            operands                              results
- *     check           gradients, [factor], [state]          report, [each], [histogram], [state]
- *     unscale, scale  gradients, [factor], [state]          gradients, and as check
- *     accumulate      gradients, sums, [factor], [state]    sums, and as check
- *     merge           reports                               report
- *     update          state, report                         state
- *     clip            factor, report                        factor
- *     multiply        factor                                factor
- *     stamp           report, state                         report, of rank 0
- *     combine         state, state                          state
+ *     call            operands                           results
+ *     check           gradients, [factor, state, loss]   report, [each], [histogram], [state]
+ *     unscale, scale  gradients, [factor, state, loss]   gradients, and as check
+ *     accumulate      gradients, sums, [as check]        sums, and as check
+ *     merge           reports                            report
+ *     update          state, report                      state
+ *     clip            factor, report                     factor
+ *     multiply        factor                             factor
+ *     stamp           report, state                      report, of rank 0
+ *     combine         state, state                       state
  *
  * `count` gradients. Without a factor it is the state's factor, or 1. A state is updated by the
- * report. Results may be their operands. On CUDA, calls on gradients have a workspace as their last
- * result. Other attributes: policy (its bytes), want, max_norm, clip_value, by, kind; absent is 0.
+ * report. The loss is the loss before it was scaled. Results may be their operands. On CUDA, calls
+ * on gradients have a workspace as their last result. Other attributes: policy (its bytes), want,
+ * max_norm, clip_value, by, kind; absent is 0.
  */
 #if !defined(_WIN32)
 #include <dlfcn.h>
@@ -34,7 +35,7 @@
 #include "xla.h"
 
 enum call { CHECK, UNSCALE, SCALE, ACCUMULATE, MERGE, UPDATE, CLIP, MULTIPLY, STAMP, COMBINE };
-enum with { WITH_FACTOR = 1, WITH_STATE = 2, WITH_EACH = 4, WITH_HISTOGRAM = 8 };
+enum with { WITH_FACTOR = 1, WITH_STATE = 2, WITH_EACH = 4, WITH_HISTOGRAM = 8, WITH_LOSS = 16 };
 enum { WORD = sizeof(uint32_t), HEAD = 256 /* of a workspace: the factor that clips */ };
 
 /* A call under way. */
@@ -365,7 +366,7 @@ static gsc_status copy_tensors(const struct run *run, gsc_tensor *to, const gsc_
 /* The arguments of one call on tensors. */
 struct tensors {
     uint64_t n;
-    gsc_tensor *in, *sums, *out;
+    gsc_tensor *in, *sums, *out, loss;
     const gsc_factor *factor;
     const gsc_state *state;
     gsc_report *report;
@@ -457,6 +458,10 @@ static gsc_status run_tensors(struct run *run, int64_t call)
         t.state = take_struct(run, true, sizeof *t.state, 1);
     if (!t.factor && t.state)
         t.factor = &t.state->factor;
+    if (with & WITH_LOSS) {
+        take_tensors(run, true, &t.loss, 1);
+        t.options.loss = &t.loss;
+    }
     if (call != CHECK)
         take_tensors(run, false, t.out, t.n);
     t.report = take_struct(run, false, sizeof *t.report, 1);
@@ -484,14 +489,15 @@ static gsc_status run_tensors(struct run *run, int64_t call)
 static gsc_status stamp(struct run *run, const gsc_report *report, const gsc_state *state,
                         gsc_report *out)
 {
-    gsc_status status = gsc_report_set_rank(run->on, report, run->policy, state, 0, out, &run->err);
-    if (status != GSC_ERROR_STATE)
+    const gsc_status status =
+        gsc_report_set_rank(run->on, report, run->policy, state, 0, out, &run->err);
+    if (status != GSC_ERROR_STATE && status != GSC_ERROR_VERSION)
         return status;
-    status = gsc_report_set_rank(run->on, report, NULL, NULL, 0, out, &run->err);
-    out->status = GSC_ERROR_STATE;
+    const gsc_status stamped = gsc_report_set_rank(run->on, report, NULL, NULL, 0, out, &run->err);
+    out->status = status;
     out->overflow = 1;
     out->found_inf = 1;
-    return status;
+    return stamped;
 }
 
 static gsc_status run_structs(struct run *run, int64_t call)

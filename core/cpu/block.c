@@ -140,6 +140,8 @@ static inline void tally_bad(const gsc_worker *w, const gsc_block *b, const void
         tally->first_tensor = (int64_t)b->tensor;
         tally->first_element = (int64_t)(b->first / b->parts + near);
     }
+    if (found.low)
+        tally->last_tensor = (int64_t)b->tensor;
     tally->nan_count += (int64_t)found.high;
     tally->inf_count += (int64_t)(found.low - found.high);
 }

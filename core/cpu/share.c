@@ -359,15 +359,16 @@ static bool run_pass(const gsc_pass *pass, const gsc_cpu *cpu, uint64_t bytes, b
     return true;
 }
 
-/* Checks all products, then adds them if none is bad. Returns false if the pool refuses. */
-static bool check_and_add(const gsc_pass *pass, const gsc_cpu *cpu, uint64_t bytes,
+/* Checks all products, then adds them if neither one nor the loss is bad. Returns false if the pool
+ * refuses. */
+static bool check_and_add(const gsc_pass *pass, const gsc_cpu *cpu, uint64_t bytes, uint32_t loss,
                           gsc_report *found)
 {
     gsc_pass each = *pass;
     each.operation = GSC_OPERATION_MEASURE;
     if (!run_pass(&each, cpu, bytes, true, found))
         return false;
-    if (gsc_has_bad(found))
+    if (gsc_has_bad(found) || loss == GSC_LOSS_NOT_FINITE)
         return true;
     const double sum_squares = found->sum_squares; /* adding finds nothing, and sets the sum to 0 */
     each.operation = GSC_OPERATION_ADD;
@@ -386,6 +387,22 @@ static void report_empty(const gsc_pass *pass, uint64_t n)
     for (uint64_t i = 0; i < n; i++)
         if (pass->in[i].count == 0)
             (void)begin_tensor(pass, i);
+}
+
+/* Returns whether all elements of a loss are finite, as GSC_LOSS_*. */
+static uint32_t judge_loss(const gsc_tensor *loss)
+{
+    if (!loss)
+        return GSC_LOSS_UNKNOWN;
+    const struct gsc_encoding *e = &gsc_encodings[gsc_reals[loss->dtype].real];
+    const uint64_t without_sign = (UINT64_C(1) << (8 * e->size - 1)) - 1;
+    for (uint64_t i = 0; i < loss->count; i++) {
+        uint64_t bits = 0;
+        memcpy(&bits, (const unsigned char *)loss->data + i * e->size, e->size);
+        if ((bits & without_sign) >= e->infinity)
+            return GSC_LOSS_NOT_FINITE;
+    }
+    return GSC_LOSS_FINITE;
 }
 
 gsc_status gsc_cpu_tensors(const gsc_exec *exec, const gsc_job *job, gsc_error *err)
@@ -415,7 +432,8 @@ gsc_status gsc_cpu_tensors(const gsc_exec *exec, const gsc_job *job, gsc_error *
                      .per_tensor = job->per_tensor,
                      .histogram = job->histogram ? histogram : NULL};
     gsc_clear(&result, sizeof result);
-    if (!(job->operation == GSC_OPERATION_ADD ? check_and_add(&pass, cpu, job->bytes, &result)
+    const uint32_t loss = judge_loss(job->loss); /* before it can be overwritten as an output */
+    if (!(job->operation == GSC_OPERATION_ADD ? check_and_add(&pass, cpu, job->bytes, loss, &result)
                                               : run_pass(&pass, cpu, job->bytes, true, &result)))
         return gsc_fail_otherwise(err, GSC_ERROR_MEMORY, 0, "exec.context",
                                   "the pool of the context ran no task: see its parallel_for");
@@ -426,6 +444,7 @@ gsc_status gsc_cpu_tensors(const gsc_exec *exec, const gsc_job *job, gsc_error *
     if (!job->report)
         return GSC_OK;
     result.elements = job->elements;
+    result.loss = loss;
     gsc_report_finish(&result, job->want, pass.generation, job->policy);
     gsc_copy(job->report, &result, sizeof result);
     return GSC_OK;

@@ -4,21 +4,16 @@
 
 #include "cpu.h"
 
-/* Fails because a report lacks GSC_WANT_* bits. index: its entry in `reports`; -1: `report`. */
-static gsc_status fail_lacks(uint32_t lacks, int argument, int64_t index, gsc_error *err)
+/* Fails because a report lacks the norm. index: its entry in `reports`; -1: `report`. */
+static gsc_status fail_lacks(int argument, int64_t index, gsc_error *err)
 {
-    if (lacks & GSC_WANT_NORM)
-        return gsc_fail(err, GSC_ERROR_REPORT, argument, index,
-                        index < 0 ? "report.sum_squares" : "reports.sum_squares",
-                        "was not measured: the norm is needed here, so want it when you measure");
     return gsc_fail(err, GSC_ERROR_REPORT, argument, index,
-                    index < 0 ? "report.amax" : "reports.amax",
-                    "was not measured: amax is needed here, so want it when you measure");
+                    index < 0 ? "report.sum_squares" : "reports.sum_squares",
+                    "was not measured: the norm is needed here, so want it when you measure");
 }
 
 /* Fails because of the first wrong field of a report. */
-static gsc_status fail_report(const gsc_report *report, uint32_t lacks, int argument,
-                              gsc_error *err)
+static gsc_status fail_report(const gsc_report *report, bool lacks, int argument, gsc_error *err)
 {
     if (report->status != GSC_OK && report->status_rank_plus_1 != 0)
         return gsc_fail(err, GSC_ERROR_REPORT, argument, -1, "report.status",
@@ -30,7 +25,7 @@ static gsc_status fail_report(const gsc_report *report, uint32_t lacks, int argu
     if (gsc_report_values_status(report) != GSC_OK)
         return gsc_report_check(report, argument, -1, "report", err);
     if (lacks)
-        return fail_lacks(lacks, argument, -1, err);
+        return fail_lacks(argument, -1, err);
     if (!(report->amax >= 0) || !isfinite(report->amax))
         return gsc_fail_number(err, GSC_ERROR_REPORT, argument, -1, "report.amax", report->amax, 0,
                                NAN, "finite and not negative");
@@ -42,7 +37,7 @@ static gsc_status fail_report(const gsc_report *report, uint32_t lacks, int argu
 static gsc_status fail_clip(const gsc_step *p, gsc_status status, gsc_error *err)
 {
     if (status == GSC_ERROR_REPORT)
-        return fail_report(p->reports, GSC_WANT_NORM & ~p->reports->measured, 2, err);
+        return fail_report(p->reports, !(p->reports->measured & GSC_WANT_NORM), 2, err);
     if (p->factor)
         GSC_TRY(gsc_factor_check(p->factor, 1, err));
     return gsc_fail_number(err, GSC_ERROR_FACTOR, 3, -1, "max_norm", p->number, 0, NAN,
@@ -88,15 +83,17 @@ static gsc_status fail_merge(const gsc_step *p, gsc_error *err)
     }
     for (uint64_t i = 0; i < p->n; i++)
         if (wants & ~p->reports[i].measured)
-            return fail_lacks(wants & ~p->reports[i].measured, 1, (int64_t)i, err);
+            return fail_lacks(1, (int64_t)i, err);
     return gsc_fail(err, GSC_ERROR_REPORT, 4, -1, "policy",
-                    "judges by %s, which is not known of a sum: check the sum of the gradients",
-                    wants & GSC_WANT_NORM ? "the norm" : "amax");
+                    "judges by the norm, which is not known of a sum: check the sum of the "
+                    "gradients");
 }
 
 /* Fails because of the first wrong field of the state `from`. */
 static gsc_status fail_from(const gsc_state *s, gsc_error *err)
 {
+    if (gsc_is_of_candidate(s))
+        return gsc_fail(err, GSC_ERROR_VERSION, 2, -1, "from", GSC_SAVED_BY_CANDIDATE);
 #define CHECK(field, low, high, holds)                                                             \
     if (!(holds))                                                                                  \
         return gsc_fail_number(err, GSC_ERROR_STATE, 2, -1, "from." #field, (double)s->field, low, \
@@ -126,7 +123,7 @@ gsc_status gsc_cpu_step(const gsc_exec *exec, const gsc_step *step, gsc_error *e
     case GSC_STEP_MERGE:
         return status == GSC_ERROR_MISMATCH ? fail_agreement(step, err) : fail_merge(step, err);
     case GSC_STEP_SET_RANK:
-        if (status == GSC_ERROR_STATE)
+        if (status != GSC_ERROR_REPORT)
             return gsc_state_check(step->state, 3, "state", err);
         return gsc_report_check(step->reports, 1, -1, "report", err);
     case GSC_STEP_STATE_INIT:
@@ -142,8 +139,9 @@ gsc_status gsc_cpu_step(const gsc_exec *exec, const gsc_step *step, gsc_error *e
                                step->state->guard_multiplier, 0, 1,
                                "less close to 0: the factor's inverse becomes 0");
     default:
-        if (status == GSC_ERROR_STATE)
+        if (status != GSC_ERROR_REPORT)
             return gsc_state_check(step->state, 2, "state", err);
-        return fail_report(step->reports, gsc_report_lacks(&step->policy, step->reports), 3, err);
+        return fail_report(step->reports, gsc_report_lacks(&step->policy, step->reports) != 0, 3,
+                           err);
     }
 }

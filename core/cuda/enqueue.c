@@ -24,6 +24,8 @@ static gsc_cuda_policy policy_of(const gsc_policy *policy)
 {
     gsc_cuda_policy p = {{0}};
     _Static_assert(sizeof p <= sizeof *policy, "kernels read no more than there is");
+    _Static_assert(sizeof p >= offsetof(gsc_policy, guard_flags) + sizeof policy->guard_flags,
+                   "kernels get all fields that they use");
     if (policy)
         memcpy(&p, policy, sizeof p);
     return p;
@@ -156,7 +158,7 @@ static gsc_status tensors(const gsc_exec *exec, const gsc_job *job, gsc_error *e
                  .chunks = (gsc_cuda_chunk *)(void *)(list + job->n),
                  .ended = has_results ? &workspace->ended : NULL,
                  .first_ended = new_ended(),
-                 .overflow = adds ? &workspace->overflow : NULL,
+                 .bad = adds ? &workspace->bad : NULL,
                  .bins = has_bins ? workspace->bins : NULL,
                  .report = job->report,
                  .per_tensor = job->per_tensor,
@@ -171,6 +173,12 @@ static gsc_status tensors(const gsc_exec *exec, const gsc_job *job, gsc_error *e
         .policy = policy_of(job->policy),
         .list = list_in_workspace ? list : NULL,
     };
+    if (job->loss && job->report) {
+        const struct gsc_real *type = &gsc_reals[job->loss->dtype];
+        p.call.loss = job->loss->data;
+        p.call.loss_end = p.call.loss + job->loss->count * type->size;
+        p.call.loss_dtype = type->real;
+    }
     for (uint32_t dtype = 0; job->clamp != 0 && dtype < gsc_dtypes; dtype++)
         p.call.limits[dtype] = gsc_clamp_limit(dtype, job->clamp);
     for (uint64_t i = 0; job->histogram && i < job->n; i++)

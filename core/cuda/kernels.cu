@@ -80,6 +80,7 @@ DEVICE unsigned long long atomicCAS(unsigned long long *to, unsigned long long o
 RED(global, add, add.u64, int64_t, "l")
 RED(shared, add, add.u32, uint32_t, "r")
 RED(shared, min, min.u32, uint32_t, "r")
+RED(shared, max, max.u32, uint32_t, "r")
 #undef RED
 
 template <class T> DEVICE T least(T a, T b)
@@ -1408,7 +1409,7 @@ INLINED void count_bins(uint32_t t, const gsc_cuda_call *call, uint32_t *bins,
 }
 
 /* Sets the fields of a call that depend on memory. Nothing runs for a bad factor, and nothing is
- * added if a product is not finite. One thread. */
+ * added if a product or the loss is not finite. One thread. */
 DEVICE void set_call(gsc_cuda_call *call, const gsc_cuda_call &from)
 {
     const gsc_factor factor = from.factor ? *from.factor : gsc_factor_of(1, 0);
@@ -1420,7 +1421,7 @@ DEVICE void set_call(gsc_cuda_call *call, const gsc_cuda_call &from)
     call->in_double = exponent == 0 || exponent == 255;
     call->generation = factor.generation;
     call->status = gsc_factor_status(&factor);
-    const bool stays = from.operation == GSC_CUDA_ADD && *from.overflow;
+    const bool stays = from.operation == GSC_CUDA_ADD && *from.bad;
     call->all_chunks = call->status == GSC_OK && !stays ? from.all_chunks : 0;
 }
 
@@ -1545,8 +1546,8 @@ enum { TILE = 2 * GSC_CUDA_THREADS, WINDOW = 8 }; /* tensors in a tile; chunks o
 struct list_partial {
     double amax;
     int64_t counts[GSC_CUDA_COUNTS];
-    uint64_t first;        /* first tensor that is not finite; ~0: none */
-    int64_t first_element; /* its first element that is not finite */
+    uint32_t first, last;  /* the first and the last tensor that are not finite; none: ~0, 0 */
+    int64_t first_element; /* of the first: its first element that is not finite */
 
     __inline__ __device__ void operator+=(const list_partial &other)
     {
@@ -1556,13 +1557,14 @@ struct list_partial {
             first = other.first;
             first_element = other.first_element;
         }
+        last = most(last, other.last);
     }
 };
 
 DEVICE void clear(list_partial *partial)
 {
     memset(partial, 0, sizeof *partial);
-    partial->first = ~(uint64_t)0;
+    partial->first = ~(uint32_t)0;
 }
 
 /* The results of a tensor or of the list, for its report. Sums are added in the list's order. */
@@ -1570,6 +1572,7 @@ struct results {
     list_partial partial;
     double sum_squares;
     int64_t elements;
+    uint32_t loss; /* GSC_LOSS_* */
 };
 
 /* Memory of a block that ends a call. */
@@ -1577,7 +1580,7 @@ typedef struct end_shared {
     double sums[TILE], runs[TILE / GSC_RUN]; /* of a tile's tensors and runs */
     list_partial warps[WARPS];
     gsc_policy policy; /* the fields that the kernels use */
-    uint32_t is_last;
+    uint32_t is_last, loss;
 } end_shared;
 
 /*
@@ -1662,10 +1665,12 @@ SLOW void write_report(gsc_report *r, const gsc_cuda_call *call, const gsc_polic
     r->underflows_to_zero = partial->counts[GSC_CUDA_ZEROS];
     r->underflows_to_subnormal = partial->counts[GSC_CUDA_SUBNORMALS];
     r->clamped = partial->counts[GSC_CUDA_CLAMPED];
-    if (partial->first != ~(uint64_t)0) {
-        r->first_tensor = (int64_t)partial->first;
+    if (partial->first != ~(uint32_t)0) {
+        r->first_tensor = partial->first;
         r->first_element = partial->first_element;
     }
+    r->last_tensor = partial->last;
+    r->loss = of->loss;
     gsc_report_finish(r, call->want, call->generation, policy);
 }
 
@@ -1681,7 +1686,8 @@ INLINED double end_tensor(const gsc_cuda_call *call, list_partial *all, uint32_t
     results of;
     add_chunks(&of, &call->chunks[first], ((uint32_t)chunks + GSC_RUN - 1) / GSC_RUN, GSC_RUN);
     if (of.partial.first == 0)
-        of.partial.first = index;
+        of.partial.first = of.partial.last = index;
+    of.loss = GSC_LOSS_UNKNOWN;
     of.partial.first_element >>= complex;
     of.elements = chunks == 0 ? 0 : ((chunks - 1) * GSC_CHUNK + tensor.last + 1) >> complex;
     *all += of.partial;
@@ -1699,9 +1705,24 @@ INLINED bool is_last(const gsc_cuda_call *call, end_shared *s)
         s->is_last = before - call->first_ended == gridDim.x - 1;
         if (s->is_last)
             __threadfence();
+        s->loss = call->loss ? GSC_LOSS_FINITE : GSC_LOSS_UNKNOWN;
     }
     __syncthreads();
     return s->is_last;
+}
+
+/* Sets *judged if an element of the loss is not finite, with all threads of a block. */
+INLINED void judge_loss(const gsc_cuda_call *call, uint32_t *judged)
+{
+    const uint32_t type = call->loss_dtype, size = dtypes[type].size;
+    const unsigned char *element = call->loss + threadIdx.x * size;
+    ONE_BY_ONE for (; element < call->loss_end; element += GSC_CUDA_THREADS * size)
+    {
+        uint64_t bits = 0;
+        ONE_BY_ONE for (uint32_t i = size; i-- > 0;) bits = bits << 8 | element[i];
+        if (magnitude_of(type, bits) >= dtypes[type].infinity)
+            shared_max(judged, GSC_LOSS_NOT_FINITE);
+    }
 }
 
 /* Makes the reports. Each thread runs tensors of every tile; then their results are added. */
@@ -1710,6 +1731,7 @@ INLINED void end_call(const gsc_cuda_call *call, end_shared *s, const gsc_cuda_c
     const uint32_t t = threadIdx.x;
     if (t < sizeof p.policy / 8)
         ((gsc_word *)&s->policy)[t] = p.policy.words[t];
+    judge_loss(call, &s->loss);
     fold_runs(call->chunks, call->all_chunks);
     __syncthreads();
     list_partial partial;
@@ -1741,9 +1763,9 @@ INLINED void end_call(const gsc_cuda_call *call, end_shared *s, const gsc_cuda_c
     }
     partial = block_sum(partial, s->warps);
     if (t == 0) {
-        if (call->overflow)
-            *call->overflow = partial.first != ~(uint64_t)0;
-        const results of = {partial, sum, call->elements};
+        if (call->bad)
+            *call->bad = partial.first != ~(uint32_t)0 || s->loss == GSC_LOSS_NOT_FINITE;
+        const results of = {partial, sum, call->elements, s->loss};
         if (call->report)
             write_report(call->report, call, &s->policy, &of);
     }

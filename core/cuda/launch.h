@@ -4,10 +4,10 @@
  * after a call has returned, and a graph needs only launch nodes.
  *
  * A call on tensors is a launch of `chunks`, with the list in its parameter; gsc_unscale_accumulate
- * is two, as nothing is added if a product is not finite. The block that ends last adds the results
- * and makes the reports. A list of more than GSC_CUDA_TENSORS tensors, or with a histogram, is
- * written into the workspace before: by `list`, or by `many` with GSC_CUDA_MANY tensors in each
- * launch. Every other call is one launch of `step`.
+ * is two, as nothing is added if a product or the loss is not finite. The block that ends last adds
+ * the results and makes the reports. A list of more than GSC_CUDA_TENSORS tensors, or with a
+ * histogram, is written into the workspace before: by `list`, or by `many` with GSC_CUDA_MANY
+ * tensors in each launch. Every other call is one launch of `step`.
  */
 #ifndef GSC_CUDA_LAUNCH_H
 #define GSC_CUDA_LAUNCH_H
@@ -32,6 +32,7 @@ enum {
     GSC_CUDA_TENSORS = 150, /* tensors in a parameter of 4 KiB, which all drivers take */
     GSC_CUDA_MANY = 1354,   /* tensors of a launch of `many`: in 32,764 bytes, from CUDA 12.1 on */
     GSC_CUDA_COMPLEX = 1u << 7, /* bit of in_dtype: two parts make an element */
+    GSC_CUDA_POLICY_WORDS = 22, /* words of gsc_policy up to the last field that the kernels use */
 };
 
 /* Store a product, clamp and store it, or add it to the output. */
@@ -70,14 +71,16 @@ typedef struct gsc_cuda_call {
     const gsc_factor *factor; /* NULL: 1 */
     gsc_cuda_chunk *chunks;   /* `all_chunks` entries */
     uint64_t *ended;          /* counts blocks that have ended; NULL: no results are wanted */
-    int64_t *overflow;        /* not 0 if an element is not finite; NULL: not wanted */
+    int64_t *bad;             /* not 0 if a product or the loss is not finite; NULL: not wanted */
     int64_t *bins;            /* GSC_BINS counts of a histogram; NULL: none, or no tensors */
-    gsc_report *report, *per_tensor; /* the caller's; NULL: not wanted */
-    int64_t *histogram;              /* the caller's; NULL: not wanted */
+    gsc_report *report, *per_tensor;      /* the caller's; NULL: not wanted */
+    int64_t *histogram;                   /* the caller's; NULL: not wanted */
+    const unsigned char *loss, *loss_end; /* NULL: none, or no report is wanted */
     int64_t elements, histogram_elements;
     double limits[gsc_dtypes]; /* the clamp, by the output's dtype */
     uint64_t first_ended;      /* where `ended` begins: another number for each call */
     uint32_t operation, want, writes, by_scale, tensors;
+    uint32_t loss_dtype; /* enum gsc_real_dtype */
     uint32_t prefetches; /* 1: too few blocks to hide the memory's latency */
     double multiplier;
     float multiplier_f32;
@@ -90,12 +93,12 @@ typedef struct gsc_cuda_call {
 /* The head of the workspace. The list and the chunks follow. */
 typedef struct gsc_cuda_workspace {
     uint64_t ended;
-    int64_t overflow, bins[GSC_BINS];
+    int64_t bad, bins[GSC_BINS];
 } gsc_cuda_workspace;
 
-/* The fields of gsc_policy that the kernels use. Later versions only add fields after them. */
+/* The beginning of a gsc_policy. Later versions only add fields after it. */
 typedef struct gsc_cuda_policy {
-    uint64_t words[27];
+    uint64_t words[GSC_CUDA_POLICY_WORDS];
 } gsc_cuda_policy;
 
 typedef struct gsc_cuda_list_header {

@@ -59,13 +59,9 @@ def number(value):
 def row(name):
     policy = gradscaler.Policy(name)
     factors = policy.growth_factor or 1, policy.backoff_factor or 1 / (policy.growth_factor or 1)
-    if policy.target_amax:
-        moves, start = "predicted", "1"
-    elif not policy.growth_interval:
-        moves, start = "never", number(policy.init_scale or 1)
-    else:
+    start, moves = number(policy.init_scale or 1), "never"
+    if policy.growth_interval:
         moves = f"x {number(factors[0])} every {policy.growth_interval:,}, x {factors[1]:g}"
-        start = number(policy.init_scale or 1)
     limits = number(policy.min_scale) if policy.min_scale else "none", number(policy.max_scale or math.inf)
     return [f"`{name}`", start, moves, limits[0], limits[1].replace("inf", "none"), gradscaler.presets()[name]]
 
@@ -88,8 +84,7 @@ def gradients():
 
 def measured(amax):
     """Returns the report of 4096 gradients that are this large."""
-    want = Want.NORM | Want.AMAX
-    return Report(kind=ReportKind.TENSORS, elements=4096, measured=want, amax=amax, sum_squares=4096 * amax * amax)
+    return Report(kind=ReportKind.TENSORS, elements=4096, measured=Want.NORM, sum_squares=4096 * amax * amax)
 
 
 def run(name, largest, reports):

@@ -171,6 +171,9 @@ static void *good_pointer(attempt *a, const argument *at)
         result = new_context();
         if (at->pass == HANDLE)
             a->context = result;
+    } else if (strcmp(at->type, "string") == 0 && at->pass == IN) { /* a list of them */
+        static const char *const texts[LIST] = {"embed.weight", "head.weight"};
+        result = memcpy(new_block(a, at->name, READ, sizeof texts), texts, sizeof texts);
     } else if (strcmp(at->type, "string") == 0) {
         const char *text = strcmp(at->name, "prefix") == 0   ? ""
                            : strcmp(at->name, "format") == 0 ? "megatron" /* lacks a key */

@@ -163,8 +163,9 @@ static void check_guard(void)
     }
     check("an outlier is skipped, and why",
           fine && state.skip && state.guard_mean == 4 && state.total_guard_skips == 1 &&
-              ok(gsc_state_reason(&state, &reason, &err)) && reason.cause == GSC_CAUSE_OUTLIER &&
-              reason.value == 9 && reason.threshold == 8 && reason.message[0] == 's');
+              ok(gsc_state_reason(&state, NULL, NULL, NULL, 0, &reason, &err)) &&
+              reason.cause == GSC_CAUSE_OUTLIER && reason.value == 9 && reason.threshold == 8 &&
+              reason.message[0] == 's');
 }
 
 /* The policy and the state of this program as this version saved them: `client save` wrote it. */

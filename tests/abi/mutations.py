@@ -125,6 +125,7 @@ MISTAKES = [
     ("a constant in lower case", [('"EXACT"', '"exact"')], ["growth.exact", "GSC_GROWTH_exact"]),
     ("an unknown pass", [('pass = "in"', 'pass = "into"', "gsc_measure")], ["gsc_measure.exec", "pass", "'into'"]),
     ("no way to pass", [('pass = "in", ', "", "gsc_measure")], ["gsc_measure.exec", "no pass", "gsc_exec"]),
+    ("texts without number", [function("t", "string", ', pass = "in"'), NEXT], ["gsc_mutate.t", '"count"', "missing"]),
     ("bytes without length", [function("b", "bytes", ', pass = "in"'), NEXT], ["gsc_mutate.b", '"count"', "missing"]),
     ("a length that is none", [('count = "n"', 'count = "m"', "gsc_measure")], ["gsc_measure.tensors", "count", "'m'"]),
     ("NULL for a number", [function("x", "double", ', null = "none"'), NEXT], ["gsc_mutate.x", "null", "double"]),
@@ -133,7 +134,7 @@ MISTAKES = [
     ("a group further down", [field("x", "uint32_t", ', takes = "want"')], ["x", "further up"]),
     ("an unknown error", [('errors = ["NULL"', 'errors = ["NIL"', "gsc_measure")], ["gsc_measure", "'NIL'"]),
     ("4 bytes more in the policy", [field("x", "uint32_t")], ["padding", "reserved"]),
-    ("4 bytes more at its end", [last("x", "uint32_t")], ["gsc_policy", "220 bytes", "reserved word of 4 bytes"]),
+    ("4 bytes more at its end", [last("x", "uint32_t")], ["gsc_policy", "180 bytes", "reserved word of 4 bytes"]),
     ("a fixed struct of another size", [("size = 32", "size = 40", "gsc_factor")], ["gsc_factor", "size is 40", "32"]),
     ("two bits", [("value = 2", "value = 3", "overflow_reset")], ["overflow_reset.ON_GOOD_STEP", "3", "one bit"]),
     ("a number twice", [("value = 2", "value = 1", "growth")], ["growth", "value 1", "twice"]),
@@ -142,7 +143,7 @@ MISTAKES = [
     ("a version that is none", [(GROWS, f'{GROWS}since = "soon"\n', "gsc_policy")], ["gsc_policy", "since", "'soon'"]),
     ("a later version", [(GROWS, f"{GROWS}{SINCE}\n", "gsc_policy")], ["gsc_policy", f"since is {LATER}", VERSION]),
     # From here on what a release promised.
-    ("a constant moved", [("value = 256", "value = 4096", "event")], ["GSC_EVENT_STALE", "4096", "released as 256"]),
+    ("a constant moved", [("value = 256", "value = 16384", "event")], ["GSC_EVENT_STALE", "16384", "released as 256"]),
     ("a constant gone", [('  { name = "UNDERFLOW"', '  # { name = "UNDERFLOW"')], ["GSC_WANT_UNDERFLOW", "missing"]),
     ("a constant more, of the same version", [ANOTHER], ["GSC_WANT_MORE", f"since is {FIRST}"]),
     ("a group of another prefix", [('"GSC_MERGE_"', '"GSC_MERGED_"')], ["merge", "GSC_MERGED_", "GSC_MERGE_"]),
@@ -250,12 +251,12 @@ POLICY_FIELDS = [
     f'{{ name = "shape", type = "uint8_t", takes = "shape", {SINCE}, doc = "What shape it has." }}',
     f'{{ name = "reserved_u8", type = "uint8_t", array = 5, {SINCE}, doc = "0" }}',
 ]
-OPTIONS_END = 'none" },\n]\n\n[[item]]\nsection = "Calls on tensors"\n'
+OPTIONS_END = 'that is no output of the call" },\n]\n\n[[item]]\nsection = "Calls on tensors"\n'
 OPTIONS_FIELDS = [
     *fields_of_each_type(f", {SINCE}"),
     f'{{ name = "reserved_u8", type = "uint8_t", array = 6, {SINCE}, doc = "0" }}',
 ]
-EVENT = f'  {{ name = "MUTATED", value = 4096, {SINCE}, doc = "it mutated" }},\n'
+EVENT = f'  {{ name = "MUTATED", value = 8192, {SINCE}, doc = "it mutated" }},\n'
 POLICY_START = '[[item]]\nstruct = "gsc_policy"\n'
 SHAPE = """\
 [[item]]
@@ -364,8 +365,8 @@ int main(void)
 PYTHON = """\
 import array, ctypes, sys
 sys.path.insert(0, sys.argv[1])
-import _gradscaler as g
-import _structs as s
+from raw import _gradscaler as g
+from raw import _structs as s
 
 policy = s.Policy(struct_size=ctypes.sizeof(s.Policy))
 g.gsc_policy_preset("torch", policy)
@@ -380,7 +381,7 @@ assert total == {total}, total
 for name, value in {large}.items():
     assert getattr(out, name) == value, (name, getattr(out, name))
 assert out.label == b"tom" and list(out.weights) == [1, 2, 3] and list(out.steps) == [1, -2, 3, -4], out
-assert out.habits == s.Habit(32769) and out.factor.scale == 8 and s.Event.MUTATED == g.GSC_EVENT_MUTATED == 4096
+assert out.habits == s.Habit(32769) and out.factor.scale == 8 and s.Event.MUTATED == g.GSC_EVENT_MUTATED == 8192
 assert g.GSC_HABIT_TALL == 32768
 try:
     g.gsc_mutate(*{large}.values(), "tom", None, policy, out)
@@ -441,7 +442,7 @@ true = total == {total}
 out = Mutant.decode(out)
 ^numbers = for {{name, _}} <- numbers, do: {{name, Map.fetch!(out, name)}}
 %{{habits: [:fast, :tall], weights: [1.0, 2.0, 3.0], steps: [1, -2, 3, -4], label: "tome"}} = out
-true = out.factor.scale == 8.0 and Constants.all(:event)[:mutated] == 4096
+true = out.factor.scale == 8.0 and Constants.all(:event)[:mutated] == 8192
 for index <- 0..9, number = if(index in [2, 5], do: :none, else: 0x1_0000_0000_0000_0000) do
   {{:error, refused}} = call.(List.replace_at(Keyword.values(numbers), index, number), Mutant.encode(mutant))
   ^index = refused.argument
@@ -480,7 +481,9 @@ def check_python(tree, build, out):
     flags += ["-DPy_LIMITED_API=0x030b0000", "-DGSC_STATIC", f"-I{folder}", f"-I{tree}/bindings/xla"]
     flags += [f"-I{tree}/include", f"-isystem{sysconfig.get_paths()['include']}"]
     link = [build / "libgradscaler.a", "-lm", "-pthread", "-ldl"]
-    wrapper, module = out / "wrap.c", out / "_gradscaler.abi3.so"
+    package = out / "raw"
+    package.mkdir()
+    wrapper, module = out / "wrap.c", package / "_gradscaler.abi3.so"
     built = make(
         "the Python module",
         [swig, "-python", "-noproxy", "-Wall", "-Werror", f"-I{tree}/include", f"-I{folder}", "-o", wrapper]
@@ -488,7 +491,7 @@ def check_python(tree, build, out):
         ["gcc", *flags, wrapper, tree / "bindings/xla/xla_handler.c", *link, "-o", module],
     )
     if built:
-        shutil.copy(folder / "src/gradscaler/_structs.py", out)
+        shutil.copy(folder / "src/gradscaler/_structs.py", package)
         (small, _), (large, _) = literals(SMALL), literals(RANGES)
         (out / "mutate.py").write_text(PYTHON.format(small=small, large=large, total=TOTAL))
         run("Python's raw layer takes them", [sys.executable, "-B", out / "mutate.py", out])

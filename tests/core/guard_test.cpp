@@ -450,8 +450,8 @@ TEST_CASE("the reason of an update is said as data and as a sentence", "[guard]"
         {after(clips, clipped_once, {4}), GSC_OUTCOME_STOPPED, GSC_CAUSE_OUTLIER, 4, 2, 0.5, 2,
          "stopped: the norm, 4, is above 2, 2 in a row: look at the data and the learning rate"},
         {after(fails, {nan_value}), GSC_OUTCOME_STOPPED, GSC_CAUSE_OVERFLOW, 0, 0, 0, 0,
-         "stopped: overflow at a loss scale of 1: look for Inf or NaN in the input, the loss and "
-         "the parameters, and go back to an earlier checkpoint"},
+         "stopped: overflow, at a scale of 1: look at the input, the loss and the parameters, and "
+         "go back to an earlier checkpoint"},
         {after(stops, {1}), GSC_OUTCOME_STOPPED, GSC_CAUSE_CEILING, 0, 0, 1, 0,
          "stopped: the scale, 1, would pass max_scale"},
         {both, GSC_OUTCOME_CLIPPED, GSC_CAUSE_OTHER_STATE, 0, 0, 0.25, 0,
@@ -463,12 +463,12 @@ TEST_CASE("the reason of an update is said as data and as a sentence", "[guard]"
     for (const auto &row : rows) {
         gsc_reason r;
         std::memset(&r, 0xff, sizeof r);
-        REQUIRE(gsc_state_reason(&row.state, &r, nullptr) == GSC_OK);
+        REQUIRE(gsc_state_reason(&row.state, nullptr, nullptr, nullptr, 0, &r, nullptr) == GSC_OK);
         CHECK(std::string(r.message) == row.message);
         CHECK((r.outcome == row.outcome && r.cause == row.cause));
         CHECK((r.value == row.value && r.threshold == row.threshold));
         CHECK((r.multiplier == row.multiplier && r.in_a_row == row.in_a_row));
-        CHECK((r.reserved[0] == 0 && r.reserved[2] == 0));
+        CHECK((r.tensor == -1 && r.rank == -1 && r.reserved[0] == 0 && r.reserved[9] == 0));
     }
 }
 

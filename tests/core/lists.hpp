@@ -49,6 +49,8 @@ struct Call {
     bool each = true, histogram = true, has_policy = false, has_report = true;
     gsc_policy policy = zeros;
     std::vector<Entry> entries;
+    bool has_loss = false;
+    Entry loss = {}; /* its input */
 
     double multiplier() const
     {
@@ -56,9 +58,8 @@ struct Call {
     }
     uint32_t measures() const
     {
-        const bool amax = has_policy && policy.target_amax != 0,
-                   norm = has_policy && (policy.overflow_test == GSC_TEST_NORM || guards(policy));
-        return want | (norm ? GSC_WANT_NORM : 0) | (amax ? GSC_WANT_AMAX : 0);
+        const bool norm = has_policy && (policy.overflow_test == GSC_TEST_NORM || guards(policy));
+        return want | (norm ? GSC_WANT_NORM : 0);
     }
     bool writes() const
     {
@@ -70,7 +71,10 @@ struct Call {
         std::ostringstream s;
         s << std::hexfloat << names[operation] << " by " << multiplier() << " clamp " << clamp
           << " want " << want << " each " << each << " histogram " << histogram << " policy "
-          << has_policy << " by norm " << policy.overflow_test << "\n";
+          << has_policy << " by norm " << policy.overflow_test << " holds " << policy.bad_loss_rule
+          << "\n";
+        if (has_loss)
+            s << "  a loss of " << loss.count << " of dtype " << loss.in << "\n";
         for (const Entry &e : entries)
             s << "  " << e.count << " of dtype " << e.in << (e.in_place ? " in place" : "")
               << " to " << e.out << ", at " << e.shift << " and " << e.out_shift << "\n";
@@ -193,7 +197,11 @@ inline Outcome outcome(const Call &c, const gsc_kernels *rung = nullptr,
     gsc_tensor_options options = wanting(c.want);
     options.clamp = c.clamp;
     options.policy = c.has_policy ? &c.policy : nullptr;
-    const bool has_options = c.want || c.clamp != 0 || c.has_policy || c.each || c.histogram;
+    Bytes loss_data = c.loss.data;
+    const gsc_tensor loss = {loss_data.data(), c.loss.count, c.loss.in, 0, {}};
+    options.loss = c.has_loss ? &loss : nullptr;
+    const bool has_options =
+        c.want || c.clamp != 0 || c.has_policy || c.each || c.histogram || c.has_loss;
     const uint64_t n = c.entries.size();
     const int rounding = std::fegetround();
     forced_rung = rung;
@@ -222,7 +230,9 @@ inline Outcome outcome(const Call &c, const gsc_kernels *rung = nullptr,
     }
     claim(image == fresh, "nothing but the outputs is written");
     if (c.each && c.has_report && n > 0) {
-        gsc_report all = merged(o.each, GSC_MERGE_SHARDS, options.policy);
+        Reports parts = o.each;
+        parts[0].loss = o.report.loss; /* the loss is none of a tensor's */
+        gsc_report all = merged(parts, GSC_MERGE_SHARDS, options.policy);
         all.kind = o.report.kind;
         claim(same(all, o.report), "the reports of each tensor merge to the report on the list",
               words_of(all) + words_of(o.report));
@@ -364,7 +374,7 @@ inline gsc_report model(const Call &c, uint64_t t, Outcome &o)
         }
         const uint64_t before = v.before & ~from.sign(), after = v.after & ~to.sign();
         if (v.bad && r.nan_count + r.inf_count == 0) {
-            r.first_tensor = static_cast<int64_t>(t);
+            r.first_tensor = r.last_tensor = static_cast<int64_t>(t);
             r.first_element = static_cast<int64_t>(i);
         }
         r.nan_count += v.nan;
@@ -385,6 +395,17 @@ inline gsc_report model(const Call &c, uint64_t t, Outcome &o)
     return r;
 }
 
+inline uint32_t loss_of(const Call &c)
+{
+    if (!c.has_loss || c.loss.count == 0)
+        return GSC_LOSS_UNKNOWN;
+    for (uint64_t i = 0; i < c.loss.count; i++)
+        if (!std::isfinite(
+                decode(real(c.loss.in), read_bits(real(c.loss.in), c.loss.data.data(), i))))
+            return GSC_LOSS_NOT_FINITE;
+    return GSC_LOSS_FINITE;
+}
+
 inline Outcome model(const Call &c)
 {
     Outcome o;
@@ -400,11 +421,14 @@ inline Outcome model(const Call &c)
         o.outputs.emplace_back(e.count * gsc_dtype_size(e.out));
         for (uint64_t i = 0; i < e.count * parts_of(e.in); i++)
             write_bits(numbers.to, o.outputs.back().data(), i,
-                       numbers.written(i, numbers.at(i), o.report.overflow));
+                       numbers.written(i, numbers.at(i),
+                                       o.report.overflow || loss_of(c) == GSC_LOSS_NOT_FINITE));
     }
     /* The verdict of a policy. */
+    o.report.loss = loss_of(c);
     o.report.overflow |= c.has_policy && is_overflow(c.policy, o.report);
-    o.report.found_inf = static_cast<float>(o.report.overflow);
+    o.report.found_inf =
+        static_cast<float>(o.report.overflow || (c.has_policy && holds(c.policy, o.report)));
     return only(c, o);
 }
 

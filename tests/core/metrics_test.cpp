@@ -83,17 +83,19 @@ TEST_CASE("the metrics are the state's and the report's numbers, and null if not
     CHECK(run.metrics() ==
           "loss_scale 32768. skip false overflow false norm 1. amax 0.5. zero_share 0.25. "
           "total_overflows 1 total_guard_skips 1 total_growths 0 total_backoffs 1 "
-          "steps_since_change 1 nan_count 0 inf_count 0 guard_threshold 100. guard_multiplier 1.");
+          "steps_since_change 1 nan_count 0 inf_count 0 guard_threshold 100. guard_multiplier 1. "
+          "bad_loss null total_bad_losses 0");
     run.step(1, 2, 3); // its norm is of some of the gradients
     CHECK(run.metrics() ==
           "loss_scale 16384. skip true overflow true norm null amax null zero_share 0. "
           "total_overflows 2 total_guard_skips 1 total_growths 0 total_backoffs 2 "
-          "steps_since_change 0 nan_count 2 inf_count 3 guard_threshold null guard_multiplier 0.");
+          "steps_since_change 0 nan_count 2 inf_count 3 guard_threshold null guard_multiplier 0. "
+          "bad_loss null total_bad_losses 0");
     CHECK(Run(preset_policy("torch")).metrics(false) ==
           "loss_scale 65536. skip false overflow false norm null amax null zero_share null "
           "total_overflows 0 total_guard_skips 0 total_growths 0 total_backoffs 0 "
           "steps_since_change 0 nan_count null inf_count null guard_threshold null "
-          "guard_multiplier 1.");
+          "guard_multiplier 1. bad_loss null total_bad_losses 0");
     /* The decision says whether there was an overflow. */
     Run bad(preset_policy("torch")), good(preset_policy("torch"));
     bad.step(1, 1);
@@ -108,13 +110,13 @@ TEST_CASE("metrics beyond the capacity are only counted", "[metrics]")
     const Run run(preset_policy("torch"));
     gsc_entry entries[32] = {};
     uint64_t count = 0;
-    entries[14].kind = 77;
-    for (uint64_t capacity : {0u, 14u}) {
+    entries[16].kind = 77;
+    for (uint64_t capacity : {0u, 16u}) {
         REQUIRE(gsc_state_metrics(&run.policy, &run.state, nullptr, capacity ? entries : nullptr,
                                   capacity, &count, nullptr) == GSC_OK);
-        CHECK(count == 15);
+        CHECK(count == 17);
     }
-    CHECK(entries[14].kind == 77);
+    CHECK(entries[16].kind == 77);
 }
 
 TEST_CASE("a good run has no findings with any preset", "[metrics]")
@@ -144,7 +146,7 @@ TEST_CASE("each finding comes from the run that has the fault, with what to do",
     CHECK(nan.findings().empty());
     nan.step(1, 1); // no scale cures it
     Reports tensors(3, nan.report);
-    tensors[0].nan_count = tensors[1].nan_count = 0;
+    tensors[1].nan_count = 0;
     gsc_note note = nan.finding(GSC_NOTE_NOT_FINITE, tensors);
     CHECK(note.entry == 2);
     CHECK(std::string(note.message) ==
@@ -194,6 +196,19 @@ TEST_CASE("each finding comes from the run that has the fault, with what to do",
     CHECK(brief.finding(GSC_NOTE_CEILING_UNREACHABLE).value == 0x1p23);
     brief.planned = 800;
     CHECK(brief.findings().empty());
+
+    // A scale that someone set outside the limits.
+    Run above(torch.max_scale(0x1p20)), below(torch.min_scale(16));
+    above.state.factor.scale = 0x1p24;
+    below.state.factor.scale = 8;
+    for (Run *run : {&above, &below}) {
+        REQUIRE(gsc_state_init_from(nullptr, &run->policy, &run->state, &run->state, nullptr) ==
+                GSC_OK);
+        run->step(1);
+    }
+    note = above.finding(GSC_NOTE_OUTSIDE_LIMITS);
+    CHECK((std::string(note.field) == "max_scale" && note.value == 0x1p24));
+    CHECK(std::string(below.finding(GSC_NOTE_OUTSIDE_LIMITS).field) == "min_scale");
 
     // A guard that never judges, one that lets nothing through.
     Run idle(preset_policy("guard")), shut(zeros.guard_norm(1));

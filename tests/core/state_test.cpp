@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Saved states: the bytes equal a golden, any damage is refused and changes nothing, older
 // and newer policies are read as far as they can be, and a loaded scaler goes on as if never saved.
+#include <iomanip>
+
 #include "support.hpp"
 
 namespace {
@@ -13,10 +15,9 @@ gsc_policy golden_policy()
     p = p.ceiling_rule(GSC_LIMIT_REJECT).floor_rule(GSC_LIMIT_STOP).overflow_test(GSC_TEST_NORM);
     p = p.overflow_reset(GSC_RESET_ON_GROWTH | GSC_RESET_ON_BACKOFF).hysteresis(2).apply_delay(1);
     p = p.overflow_tolerance(0.125).max_failed_backoffs(10).quirks(GSC_QUIRK_TOLERANCE_EXCLUSIVE);
-    p = p.arithmetic(GSC_ARITHMETIC_F32).log2_decay(0.5).log2_slow_decay(0.75);
-    p = p.log2_margin_sigmas(3).overflow_sample_log2(16).guard_norm(3).guard_ratio(4);
-    p = p.guard_sigmas(6).guard_decay(0.5).guard_init_mean(1.5).guard_warmup(17);
-    p = p.guard_max_in_a_row(18).guard_sample(GSC_SAMPLE_NONE);
+    p = p.arithmetic(GSC_ARITHMETIC_F32).bad_loss_rule(GSC_BAD_LOSS_HOLD);
+    p = p.guard_norm(3).guard_ratio(4).guard_sigmas(6).guard_decay(0.5).guard_init_mean(1.5);
+    p = p.guard_warmup(17).guard_max_in_a_row(18).guard_sample(GSC_SAMPLE_NONE);
     return p.guard_flags(GSC_GUARD_CLIP | GSC_GUARD_VARIANCE_AFTER_MEAN);
 }
 
@@ -50,12 +51,12 @@ Bytes golden_bytes()
     return saved(golden_policy(), after(golden_policy(), "..x.x.."));
 }
 
-Bytes from_hex(const std::string &text)
+std::string hex(const Bytes &bytes)
 {
-    Bytes bytes;
-    for (size_t i = 0; i < text.size(); i += 2)
-        bytes.push_back(static_cast<unsigned char>(std::stoi(text.substr(i, 2), nullptr, 16)));
-    return bytes;
+    std::ostringstream text;
+    for (unsigned byte : bytes)
+        text << std::hex << std::setfill('0') << std::setw(2) << byte;
+    return text.str();
 }
 
 /* The bytes with another value at an offset, and a checksum that fits. */
@@ -92,44 +93,55 @@ constexpr size_t format_at = 8, size_at = 12, policy_size_at = 16, state_size_at
 
 } // namespace
 
-/* How the policy goes on after its size, and how the state begins, in every version. */
-const std::string policy_hex = "0200000000000000000090400000000000001040000000000000d03f"
-                               "020000000000000002000000010000000000000000007041000000000000103f"
-                               "020000000300000001000000020000000500000001000000000000000000c03f"
-                               "0a0000000000000001000000000000000000000000000000000000000000e03f"
-                               "000000000000e83f00000000000008400000000000003040",
-                  state_hex = "0000000000007040000000000000703f000080430000803b0700000000000000"
-                              "0000000000007040000000000000703f000080430000803b0800000000000000"
-                              "000000000000000000000000000000000000000000000000000000000000f03f"
-                              "000000000000f03f020000000000000002000000000000000000000000000000"
-                              "0000000000000000000000000000000002000000000000000000000000000000"
-                              "0100000000000000000000000000000000000000000000000000000000000000";
-
 TEST_CASE("the saved bytes never change", "[state]")
 {
-    const std::string head = "4753435354415445020000007c020000d8000000800100000000000000000000",
-                      guard = "000000000000084000000000000010400000000000001840000000000000e03f"
-                              "000000000000f83f110000000000000012000000000000000100000021000000",
-                      decision = "050000000000000000000000000000000000000000000000000000000000f03f";
+    const std::string head = "47534353544154450300000054020000b0000000800100000000000000000000",
+                      policy = "b00000000200000000000000000090400000000000001040000000000000d03f"
+                               "020000000000000002000000010000000000000000007041000000000000103f"
+                               "020000000300000001000000020000000500000001000000000000000000c03f"
+                               "0a00000000000000010000000100000000000000000008400000000000001040"
+                               "0000000000001840000000000000e03f000000000000f83f1100000000000000"
+                               "12000000000000000100000021000000",
+                      state = "0000000000007040000000000000703f000080430000803b0700000000000000"
+                              "0000000000007040000000000000703f000080430000803b0800000000000000"
+                              "0200000000000000020000000000000000000000000000000000000000000000"
+                              "0000000000000000000000000000000007000000000000000200000000000000"
+                              "0000000000000000000000000000000001000000000000000000000000000000"
+                              "0000000000000000000000000000000005000000000000000000000000000000"
+                              "0000000000000000000000000000f03f00000000000000000000000000000000"
+                              "0000000000000000000000000000000000000000000000000100000000000000" +
+                              std::string(256, '0');
     CHECK(golden_bytes() == changed(golden_bytes(), version_at, GSC_VERSION));
-    CHECK(changed(golden_bytes(), version_at, 0) ==
-          from_hex(head + "d8000000" + policy_hex + guard + state_hex + decision +
-                   std::string(320, '0') + "b39855ef"));
+    CHECK(hex(changed(golden_bytes(), version_at, 0)) == head + policy + state + "51ef8c79");
 }
 
-TEST_CASE("bytes that 0.4 saved load: a shorter policy, and a state of 256 bytes without skip",
-          "[state]")
+TEST_CASE("bytes and states of a candidate before 0.10 are refused, by one sentence", "[state]")
 {
-    const std::string head = "475343535441544501000000b40100009800000000010000";
-    const Bytes bytes =
-        from_hex(head + "98000000" + policy_hex + state_hex + std::string(128, '0') + "718b5ac4");
-    const gsc_policy p = first_fields(golden_policy(), offsetof(gsc_policy, guard_norm));
-    const Loaded l = load(bytes);
-    CHECK(l.status == GSC_OK);
-    CHECK(same(l.policy, p));
-    CHECK(same(l.state, after(p, "..x.x..")));
-    const Loaded skips = load(changed(bytes, 24 + 152 + offsetof(gsc_state, events), 4u));
-    CHECK((skips.status == GSC_OK && skips.state.skip == 1));
+    static const unsigned char by_0_9[] = {
+#include "saved_by_0_9.inc"
+    };
+    const Bytes bytes(by_0_9, by_0_9 + sizeof by_0_9);
+    gsc_state state;
+    gsc_policy policy = GSC_POLICY_INIT;
+    gsc_error err = {};
+    const auto says = [&](const std::string &subject) {
+        CHECK(err.message == subject + " cannot be read by this version (" + gsc_version_string() +
+                                 "): 0.9 or an earlier candidate saved this; start anew, and set "
+                                 "the old scale");
+        err = {};
+    };
+    for (uint32_t format : {2u, 1u}) {
+        const Bytes old = changed(bytes, format_at, format);
+        CHECK((load(old).status == GSC_ERROR_VERSION && load(old).untouched));
+        CHECK(gsc_state_load(old.data(), old.size(), &policy, &state, &err) == GSC_ERROR_VERSION);
+        says("bytes");
+    }
+    const gsc_policy torch = preset_policy("torch");
+    std::memcpy(&state, bytes.data() + bytes.size() - 4 - sizeof state, sizeof state);
+    CHECK(gsc_state_update(nullptr, &torch, &state, &measured, &state, &err) == GSC_ERROR_VERSION);
+    says("state");
+    CHECK(gsc_state_init_from(nullptr, &torch, &state, &state, &err) == GSC_ERROR_VERSION);
+    says("from");
 }
 
 /* ---- damage ---- */
@@ -167,7 +179,7 @@ TEST_CASE("absurd values with a checksum that fits are refused", "[state]")
     REQUIRE(load(changed(bytes, 0, 'G')).status == GSC_OK); // so that the rows fail for their value
     const std::pair<Bytes, gsc_status> rows[] = {
         {changed(bytes, 0, 'g'), GSC_ERROR_CORRUPT},
-        {changed(bytes, format_at, 3u), GSC_ERROR_VERSION},
+        {changed(bytes, format_at, 4u), GSC_ERROR_VERSION},
         {changed(bytes, format_at, 0u), GSC_ERROR_VERSION},
         {changed(bytes, version_at + 4, 1u), GSC_ERROR_VERSION},
         {changed(bytes, size_at, 300u), GSC_ERROR_CORRUPT},
@@ -182,7 +194,7 @@ TEST_CASE("absurd values with a checksum that fits are refused", "[state]")
         {changed(bytes, policy_at + offsetof(gsc_policy, quirks), 64u), GSC_ERROR_POLICY},
         {changed(bytes, state_at + offsetof(gsc_state, next.scale), nan_value), GSC_ERROR_STATE},
         {changed(bytes, state_at + offsetof(gsc_state, good_steps), int64_t{-1}), GSC_ERROR_STATE},
-        {changed(bytes, policy_at + offsetof(gsc_policy, reserved), 1u), GSC_ERROR_POLICY},
+        {changed(bytes, policy_at + offsetof(gsc_policy, bad_loss_rule), 2u), GSC_ERROR_POLICY},
         {changed(bytes, state_at + offsetof(gsc_state, skip), 2u), GSC_ERROR_STATE},
         {changed(bytes, state_at + offsetof(gsc_state, reserved), uint64_t{42}), GSC_ERROR_STATE},
         {changed(bytes, state_at + sizeof(gsc_state) - 8, uint64_t{1}), GSC_ERROR_STATE},
@@ -201,7 +213,7 @@ TEST_CASE("what only a later version knows is refused as its, by number", "[stat
     const Bytes rows[] = {
         changed(later, policy_at + offsetof(gsc_policy, guard_flags), 1u << 20),
         changed(later, policy_at + offsetof(gsc_policy, growth_rule), 9u),
-        changed(later, policy_at + offsetof(gsc_policy, reserved), 1u),
+        changed(later, policy_at + offsetof(gsc_policy, bad_loss_rule), 2u),
         changed(later, state_at + offsetof(gsc_state, events), 1u << 20),
         changed(later, state_at + offsetof(gsc_state, reserved), uint64_t{1}),
     };
@@ -243,12 +255,11 @@ TEST_CASE("a buffer that is too small is left alone, and one of the size is fill
 
 /* ---- older and newer policies ---- */
 
-TEST_CASE("a policy struct of before target_amax is filled as far as it goes, or refused; one that "
-          "is saved is "
-          "zero-extended",
+TEST_CASE("a policy struct without the guard's fields is filled as far as it goes, or refused; one "
+          "that is saved is zero-extended",
           "[state]")
 {
-    constexpr uint32_t old_size = offsetof(gsc_policy, target_amax);
+    constexpr uint32_t old_size = offsetof(gsc_policy, guard_norm);
     const gsc_policy first = first_fields(golden_policy(), old_size);
     const auto load_old = [](const gsc_policy &p, gsc_policy *old) {
         const Bytes bytes = saved(p, started(p));
@@ -258,7 +269,7 @@ TEST_CASE("a policy struct of before target_amax is filled as far as it goes, or
         return gsc_state_load(bytes.data(), bytes.size(), old, &state, nullptr);
     };
     gsc_policy old, expected;
-    CHECK(load_old(golden_policy(), &old) == GSC_ERROR_STRUCT_SIZE); // lacks log2_decay ...
+    CHECK(load_old(golden_policy(), &old) == GSC_ERROR_STRUCT_SIZE); // lacks guard_norm ...
     CHECK(load_old(first, &old) == GSC_OK);
     std::memset(&expected, 0x5a, sizeof expected);
     std::memcpy(&expected, &first, old_size);

@@ -165,10 +165,9 @@ inline uint32_t crc32(const unsigned char *bytes, size_t size)
     X(init_scale) X(growth_factor) X(backoff_factor) X(growth_interval) X(growth_rule) \
     X(growth_extra_steps) X(max_scale) X(min_scale) X(ceiling_rule) X(floor_rule) X(overflow_test) \
     X(hysteresis) X(overflow_reset) X(apply_delay) X(overflow_tolerance) X(max_failed_backoffs) \
-    X(quirks) X(arithmetic) X(target_amax) X(log2_decay) X(log2_slow_decay) X(log2_margin_sigmas) \
-    X(overflow_sample_log2) X(guard_norm) X(guard_ratio) X(guard_sigmas) X(guard_decay) \
-    X(guard_init_mean) X(guard_warmup) X(guard_max_in_a_row) X(guard_sample) X(guard_flags) \
-    X(reserved)
+    X(quirks) X(arithmetic) X(bad_loss_rule) X(guard_norm) X(guard_ratio) X(guard_sigmas) \
+    X(guard_decay) X(guard_init_mean) X(guard_warmup) X(guard_max_in_a_row) X(guard_sample) \
+    X(guard_flags)
 /* clang-format on */
 
 /* A policy that is written down: zeros.init_scale(3).hysteresis(2). */
@@ -249,6 +248,7 @@ constexpr gsc_report measured = [] {
 inline gsc_report report_of(char step, double amax = 0)
 {
     gsc_report report = measured;
+    report.elements = 1;
     report.amax = amax;
     report.overflow = step == 'x';
     report.found_inf = static_cast<float>(report.overflow);
@@ -278,17 +278,28 @@ inline gsc_report random_report(Random &random, uint32_t rank_plus_1 = 0)
         (below(2) ? r.nan_count : r.inf_count) = 1 + below(9);
         r.first_tensor = below(100);
         r.first_element = below(100);
+        r.last_tensor = r.first_tensor + below(100);
     }
+    r.loss = static_cast<uint32_t>(below(3));
     /* After an overflow or a failure a framework, or a rank, can leave any number, or none. */
     r.overflow =
         r.nan_count + r.inf_count > 0 || below(16) == 0 ? static_cast<int32_t>(1 + below(3)) : 0;
     r.found_inf = static_cast<float>(below(16) ? r.overflow : below(3));
-    if ((r.overflow != 0 || r.found_inf != 0 || r.status != GSC_OK) && below(4) == 0)
+    if ((r.overflow != 0 || r.found_inf != 0 || r.status != GSC_OK) && below(4) == 0) {
         r.kind = GSC_REPORT_NONE; /* as by someone who sets nothing else */
-    else if (below(4) == 0)
+        r.loss = GSC_LOSS_UNKNOWN;
+    } else if (below(4) == 0) {
         r.kind = GSC_REPORT_MERGED;
+        r.has_flag = static_cast<uint32_t>(below(2));
+    } else if (below(8) == 0 && r.nan_count + r.inf_count == 0) {
+        const gsc_report flag = r;
+        r = {};
+        r.kind = GSC_REPORT_FLAG;
+        r.overflow = flag.overflow, r.found_inf = flag.found_inf, r.status = flag.status;
+    }
     if (rank_plus_1 > 0 && below(8)) {
         r.status_rank_plus_1 = r.first_rank_plus_1 = rank_plus_1;
+        r.last_rank_plus_1 = r.loss_rank_plus_1 = rank_plus_1;
         r.digest = 42;
     }
     return r;
@@ -299,11 +310,25 @@ inline bool guards(const gsc_policy &p)
     return p.guard_norm != 0 || p.guard_ratio != 0 || p.guard_sigmas != 0;
 }
 
+/* Returns whether the report itself says so; found_inf can be the bad loss's. */
+inline bool says_overflow(const gsc_report &r)
+{
+    return r.overflow != 0 || r.status != GSC_OK ||
+           (r.found_inf != 0 && r.loss != GSC_LOSS_NOT_FINITE);
+}
+
+/* Returns whether a policy holds the scale because of the loss. */
+inline bool holds(const gsc_policy &p, const gsc_report &r)
+{
+    return p.bad_loss_rule == GSC_BAD_LOSS_HOLD && r.loss == GSC_LOSS_NOT_FINITE;
+}
+
 /* Returns whether a report is an overflow by the rules of a policy: of an update, and of a call. */
 inline bool is_overflow(const gsc_policy &p, const gsc_report &r)
 {
     const double most = static_cast<double>(std::numeric_limits<float>::max());
-    return r.overflow != 0 || r.found_inf != 0 || (guards(p) && !(r.sum_squares <= 0x1p1000)) ||
+    return says_overflow(r) || (r.found_inf != 0 && !holds(p, r)) ||
+           (guards(p) && !(r.sum_squares <= 0x1p1000)) ||
            (p.overflow_test == GSC_TEST_NORM && !(r.sum_squares <= most));
 }
 
@@ -340,8 +365,16 @@ inline gsc_report merged_by_hand(const Reports &reports, uint32_t kind = GSC_MER
     if (kind == GSC_MERGE_ADDENDS && !reports.empty())
         r.measured = GSC_WANT_UNDERFLOW;
     for (const gsc_report &one : reports) {
-        const bool overflow = one.overflow != 0 || one.found_inf != 0 || one.status != GSC_OK;
-        const bool first_bad = r.nan_count + r.inf_count == 0 && one.nan_count + one.inf_count > 0;
+        const bool overflow = says_overflow(one), bad = one.nan_count + one.inf_count > 0,
+                   first_bad = bad && r.nan_count + r.inf_count == 0;
+        if (bad)
+            r.last_tensor = one.last_tensor;
+        if (bad || (overflow && r.nan_count + r.inf_count == 0))
+            r.last_rank_plus_1 = one.last_rank_plus_1;
+        if (one.loss == GSC_LOSS_NOT_FINITE && r.loss != GSC_LOSS_NOT_FINITE)
+            r.loss_rank_plus_1 = one.loss_rank_plus_1;
+        r.loss = std::max(r.loss, one.loss);
+        r.has_flag |= one.has_flag || one.kind == GSC_REPORT_FLAG;
         if (first_bad) {
             r.first_tensor = one.first_tensor;
             r.first_element = one.first_element;
@@ -367,7 +400,9 @@ inline gsc_report merged_by_hand(const Reports &reports, uint32_t kind = GSC_MER
         r.clamped += one.clamped;
         squares.push_back(one.sum_squares);
     }
-    r.found_inf = static_cast<float>(r.overflow);
+    r.found_inf = std::any_of(reports.begin(), reports.end(), [](const gsc_report &one) {
+        return one.found_inf != 0 || says_overflow(one);
+    });
     r.sum_squares = sum_in_runs(squares);
     return only(r.measured, r);
 }

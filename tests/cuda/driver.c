@@ -231,11 +231,15 @@ static void launch_is_as_asked(void)
     CHECK(driver->loads == loads && driver->copies == 0);
 }
 
-/* Returns the launches for a list of `n` tensors. */
+/* Returns the launches for a list of `n` tensors, with a report and a loss. */
 static int launches(int32_t version, uint64_t n)
 {
     static double data;
+    static gsc_report report;
     static gsc_tensor tensors[1505];
+    const gsc_tensor loss = {.data = (char *)&data + 1, .count = 3, .dtype = GSC_BF16};
+    gsc_tensor_options options = GSC_TENSOR_OPTIONS_INIT;
+    options.loss = &loss;
     driver->version = version;
     const int before = driver->launches;
     gsc_exec on = exec_of(created(0), NULL);
@@ -243,15 +247,16 @@ static int launches(int32_t version, uint64_t n)
         tensors[i] = (gsc_tensor){.data = &data, .count = 1, .dtype = GSC_F64};
     CHECK(gsc_workspace_size(&on, tensors, n, NULL, &on.workspace_size, &err) == GSC_OK);
     CHECK((on.workspace = calloc(1, on.workspace_size)));
-    CHECK(gsc_scale(&on, NULL, tensors, tensors, n, NULL, NULL, &err) == GSC_OK);
+    CHECK(gsc_scale(&on, NULL, tensors, tensors, n, &options, &report, &err) == GSC_OK);
     free(on.workspace);
     gsc_context_destroy(on.context);
-    CHECK(strcmp(driver->kernel, "gsc_cuda_chunks") == 0);
+    CHECK(strcmp(driver->kernel, "gsc_cuda_chunks") == 0 && driver->copies == 0);
     return driver->launches - before;
 }
 
 static void small_parameters(void)
 {
+    CHECK(launches(12000, 0) == 1);
     CHECK(launches(12000, 150) == 1);
     CHECK(launches(12000, 151) == 2 + 1);
     CHECK(launches(12000, 1500) == 10 + 1);

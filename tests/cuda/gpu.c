@@ -178,18 +178,41 @@ static void same_memory(const char *what, const lists *l, int side)
 static const char *const operation_names[] = {"unscale", "check", "scale", "clamp", "accumulate"};
 enum { WANT_ALL = GSC_WANT_NORM | GSC_WANT_AMAX | GSC_WANT_UNDERFLOW };
 
-/* The results that a call on tensors writes beside them. */
+enum { MOST_LOSSES = 600 }; /* more than a block has threads */
+
+/* The results that a call on tensors writes beside them, and the loss that it reads. */
 typedef struct results {
     gsc_factor factor;
     gsc_report report;
     int64_t histogram[GSC_HISTOGRAM_LENGTH];
+    unsigned char loss[(MOST_LOSSES + 1) * sizeof(double)];
     gsc_report each[];
 } results;
 
-/* Some of what a call may be given, by chance, or all: the rest is NULL. */
-enum { FACTOR = 1, REPORT = 2, EACH = 4, HISTOGRAM = 8, POLICY = 16, ANYTHING = -1 };
+static uint32_t seen_losses[GSC_CB16 + 1]; /* by dtype: a bit for each GSC_LOSS_* in a report */
 
-/* One operation over the list on both sides. The policy judges by the norm. */
+/* Writes a loss of any real dtype and any address to `memory`; every second has bad elements. */
+static gsc_tensor random_loss(unsigned char *memory)
+{
+    static const float bad[] = {INFINITY, -INFINITY, NAN};
+    float values[MOST_LOSSES];
+    const uint64_t count = random_bits() % (random_bits() % 4 ? 4 : MOST_LOSSES + 1);
+    for (uint64_t i = 0; i < count; i++)
+        values[i] = random_float();
+    for (uint64_t i = random_bits() % 4; count > 0 && i < 2; i++)
+        values[random_bits() % count] = bad[random_bits() % 3];
+    const gsc_tensor from = {.data = values, .count = count, .dtype = GSC_F32};
+    const gsc_tensor loss = {.data = memory + random_bits() % sizeof(double),
+                             .count = count,
+                             .dtype = 1 + (uint32_t)(random_bits() % GSC_CB16)};
+    GSC(gsc_scale(NULL, NULL, &from, &loss, 1, NULL, NULL, &err));
+    return loss;
+}
+
+/* Some of what a call may be given, by chance, or all: the rest is NULL. */
+enum { FACTOR = 1, REPORT = 2, EACH = 4, HISTOGRAM = 8, POLICY = 16, LOSS = 32, ANYTHING = -1 };
+
+/* One operation over the list on both sides. The policy judges by the norm, and can hold. */
 static void compare_operation(const gsc_exec *on, lists *l, enum operation operation, uint32_t want,
                               double scale, int given, const char *data)
 {
@@ -198,20 +221,26 @@ static void compare_operation(const gsc_exec *on, lists *l, enum operation opera
     gsc_tensor_options options = GSC_TENSOR_OPTIONS_INIT;
     gsc_policy policy = GSC_POLICY_INIT;
     char what[128];
-    given = given == ANYTHING ? (int)(random_bits() % 32) : given;
+    given = given == ANYTHING ? (int)(random_bits() % 64) : given;
     given |= operation == CHECK_ONLY || operation == ACCUMULATE ? REPORT : 0;
     snprintf(what, sizeof what, "%s%s, want %" PRIu32 ", scale %a, given %d, %s",
              operation_names[operation], l->in_place ? " in place" : "", want, scale, given, data);
     policy.overflow_test = GSC_TEST_NORM;
+    policy.bad_loss_rule = random_bits() % 2 ? GSC_BAD_LOSS_HOLD : GSC_BAD_LOSS_OVERFLOW;
+    policy.max_failed_backoffs = 1;
     options.want = want;
     options.policy = given & POLICY ? &policy : NULL;
     /* As of a state: gsc_factor_init refuses what a float cannot hold. */
     host->factor = (gsc_factor){scale, 1 / scale, (float)scale, (float)(1 / scale), 7};
+    gsc_tensor loss = random_loss(host->loss);
+    const uint64_t loss_at = (uint64_t)((unsigned char *)loss.data - host->loss);
+    options.loss = given & LOSS ? &loss : NULL;
     lists_restart(l);
     upload(device, host, bytes);
     for (int there = 0; there < 2; there++) {
         results *at = there ? device : host;
         gsc_tensor *const *list = there ? l->device : l->host;
+        loss.data = at->loss + loss_at;
         options.per_tensor = given & EACH ? at->each : NULL;
         options.histogram = given & HISTOGRAM ? at->histogram : NULL;
         GSC(run_operation(operation, there ? on : NULL, given & FACTOR ? &at->factor : NULL,
@@ -224,11 +253,14 @@ static void compare_operation(const gsc_exec *on, lists *l, enum operation opera
     same(what, host, got, bytes);
     same_memory(what, l, 0);
     same_memory(what, l, 1);
+    seen_losses[loss.dtype] |= 1u << host->report.loss;
     if (given & EACH && given & REPORT && l->n > 0) { /* of the parts the same */
         GSC(gsc_report_merge(on, device->each, l->n, GSC_MERGE_SHARDS, options.policy,
                              &device->report, &err));
         GSC(gsc_exec_wait(on, &err));
         host->report.kind = GSC_REPORT_MERGED;
+        host->report.loss = GSC_LOSS_UNKNOWN;
+        host->report.found_inf = (float)host->report.overflow;
         same_report("the reports of each, merged", &host->report, &device->report);
     }
     free(host);
@@ -348,7 +380,7 @@ static void compare_list(lists *l, const char *name)
     gsc_exec on = stream_exec(l->device[0], l->n);
     lists_fill(l, WILD);
     for (int i = 0; i < 2; i++) {
-        const int given = i ? ANYTHING : FACTOR | REPORT | EACH | HISTOGRAM | POLICY;
+        const int given = i ? ANYTHING : FACTOR | REPORT | EACH | HISTOGRAM | POLICY | LOSS;
         const uint32_t want = i ? GSC_WANT_AMAX : WANT_ALL;
         compare_operation(&on, l, UNSCALE, want, 1024, given, name);
         compare_operation(&on, l, ACCUMULATE, want, 1024, given, name);
@@ -378,6 +410,28 @@ static void compare_lists(void)
     compare_list(&l, "a list of many chunks");
 }
 
+/* Calls on no tensor and on one, with losses: enough of them for every dtype. */
+static void compare_losses(void)
+{
+    for (uint64_t n = 0; n < 2; n++) {
+        lists l = {0};
+        if (n > 0)
+            lists_add(&l, 100, GSC_F32, GSC_F32);
+        lists_allocate(&l);
+        gsc_exec on = stream_exec(l.device[0], l.n);
+        for (int i = 0; i < 300; i++) {
+            lists_fill(&l, i % 8 ? TAME : WILD);
+            compare_operation(&on, &l, (enum operation)(i % OPERATIONS), 0, 2,
+                              REPORT | LOSS | (i & (EACH | POLICY)), "a loss");
+        }
+        stream_free(&on);
+        lists_free(&l);
+    }
+    for (uint32_t dtype = 1; dtype <= GSC_CB16; dtype++)
+        CHECK(seen_losses[dtype] ==
+              (1u << GSC_LOSS_UNKNOWN | 1u << GSC_LOSS_FINITE | 1u << GSC_LOSS_NOT_FINITE));
+}
+
 /* ---- conformance: reports, factors, states ---- */
 
 /* The records that the calls below read and write, on the host and in device memory. */
@@ -385,6 +439,7 @@ typedef struct record {
     gsc_factor factor, product;
     gsc_report report, others[130];
     gsc_state state, from;
+    double loss;
 } record;
 
 static record host, *device;
@@ -433,16 +488,20 @@ static gsc_report random_report(void)
     gsc_report r = {.kind = GSC_REPORT_TENSORS, .measured = 7};
     r.inf_count = random_bits() % 4 == 0;
     r.overflow = (int32_t)r.inf_count;
-    r.found_inf = (float)r.overflow;
+    r.loss = (uint32_t)(random_bits() % 3);
+    r.found_inf = (float)(r.overflow || (r.loss == GSC_LOSS_NOT_FINITE && random_bits() % 2));
     r.generation = random_bits() % 4;
     r.amax = fabs((double)random_float() * (double)random_float());
     r.sum_squares = (double)random_float() * 0x1p100;
     r.sum_squares *= r.sum_squares;
-    r.elements = (int64_t)(random_bits() >> 20);
+    r.elements = random_bits() % 8 ? (int64_t)(random_bits() >> 20) : 0;
     r.first_tensor = r.overflow ? (int64_t)(random_bits() >> 40) : 0;
     r.first_element = r.overflow ? (int64_t)(random_bits() >> 40) : 0;
+    r.last_tensor = r.overflow ? (int64_t)(random_bits() >> 40) : 0;
     r.clamped = (int64_t)(random_bits() >> 40);
     r.status_rank_plus_1 = r.first_rank_plus_1 = (uint32_t)random_bits();
+    r.last_rank_plus_1 = (uint32_t)random_bits();
+    r.loss_rank_plus_1 = (uint32_t)random_bits();
     r.digest = random_bits() % 2;
     return r;
 }
@@ -451,7 +510,9 @@ static void compare_small_calls(void)
 {
     gsc_policy policy = GSC_POLICY_INIT;
     policy.overflow_test = GSC_TEST_NORM;
+    policy.max_failed_backoffs = 1;
     for (int i = 0; i < 300; i++) {
+        policy.bad_loss_rule = i % 4 == 3 ? GSC_BAD_LOSS_HOLD : GSC_BAD_LOSS_OVERFLOW;
         const uint64_t n = random_bits() % 131;
         const uint32_t kind = i % 8 ? GSC_MERGE_SHARDS : GSC_MERGE_ADDENDS;
         const gsc_policy *by = kind == GSC_MERGE_SHARDS && i % 2 ? &policy : NULL;
@@ -464,6 +525,11 @@ static void compare_small_calls(void)
             }
             if (random_bits() % 500 == 0)
                 host.others[j].measured = GSC_WANT_NORM | GSC_WANT_AMAX;
+            if (!by && random_bits() % 100 == 0) {
+                host.others[j].kind = GSC_REPORT_FLAG;
+                host.others[j].measured = 0;
+                host.others[j].loss = GSC_LOSS_UNKNOWN;
+            }
         }
         if (i % 16 == 5 && n > 0)
             host.others[n - 1].status = GSC_ERROR_DEVICE;
@@ -512,6 +578,8 @@ static void compare_policies(void)
         gsc_policy policy = GSC_POLICY_INIT;
         GSC(gsc_policy_preset(name, &policy, &err));
         policy.growth_interval = policy.growth_interval > 5 ? 5 : policy.growth_interval;
+        policy.max_failed_backoffs =
+            policy.max_failed_backoffs > 3 ? 3 : policy.max_failed_backoffs;
         if (is_guarded)
             set_random_guard(&policy, round);
         BOTH(gsc_state_init(on, &policy, &r->state, &err));
@@ -554,6 +622,7 @@ static void compare_policies(void)
         }
     }
     CHECK(seen & GSC_EVENT_OUTLIER && seen & GSC_EVENT_CLIPPED && seen & GSC_EVENT_STOPPED);
+    CHECK(seen & GSC_EVENT_BAD_LOSS && seen & GSC_EVENT_EMPTY);
 }
 
 /* An error that only the device finds is in its report, skips the step, and changes nothing else.
@@ -568,13 +637,17 @@ static void errors(void)
                                         .status = GSC_ERROR_STATE,
                                         .status_rank_plus_1 = 4,
                                         .first_rank_plus_1 = 4,
+                                        .last_rank_plus_1 = 4,
+                                        .loss_rank_plus_1 = 4,
                                         .overflow = 1,
                                         .found_inf = 1};
     gsc_policy policy = GSC_POLICY_INIT, by_norm = GSC_POLICY_INIT;
     gsc_tensor_options options = GSC_TENSOR_OPTIONS_INIT;
     const gsc_tensor tensor = {.data = &device->from, .count = 100, .dtype = GSC_F32};
+    const gsc_tensor loss = {.data = &device->loss, .count = 1, .dtype = GSC_F64};
     workspace_for(&tensor, 1);
     options.want = WANT_ALL;
+    options.loss = &loss;
     options.per_tensor = device->others;
     options.histogram = (int64_t *)(void *)&device->others[1];
     memset(&host.from, 0x3f, sizeof host.from);
@@ -592,9 +665,9 @@ static void errors(void)
     GSC(gsc_factor_multiply(&stream, &device->factor, 2, &device->product, &err));
     same_records("products of what is wrong");
 
-    const gsc_report good = {.kind = GSC_REPORT_TENSORS, .measured = WANT_ALL};
+    const gsc_report good = {.kind = GSC_REPORT_TENSORS, .measured = WANT_ALL, .elements = 1};
     gsc_report reserved = good, without_norm = good;
-    reserved.reserved[14] = 42;
+    reserved.reserved[11] = 42;
     without_norm.measured = GSC_WANT_AMAX;
     by_norm.overflow_test = GSC_TEST_NORM;
     host.others[0] = reserved;
@@ -620,13 +693,15 @@ static void errors(void)
         double scale;
         int64_t good_steps;
         uint64_t reserved;
+        double weights; /* of a state of 0.9 */
         gsc_status of_update, of_init;
-    } rows[] = {{&good, 0, 0, 0, GSC_OK, GSC_OK},
-                {&reserved, 0, 0, 0, GSC_ERROR_REPORT, GSC_OK},
-                {&no_factor, 0, 0, 0, GSC_ERROR_REPORT, GSC_OK},
-                {&good, -1, 0, 0, GSC_ERROR_STATE, GSC_ERROR_STATE},
-                {&good, 0, -1, 0, GSC_ERROR_STATE, GSC_ERROR_STATE},
-                {&good, 0, 0, 42, GSC_ERROR_STATE, GSC_ERROR_STATE}};
+    } rows[] = {{&good, 0, 0, 0, 0, GSC_OK, GSC_OK},
+                {&reserved, 0, 0, 0, 0, GSC_ERROR_REPORT, GSC_OK},
+                {&no_factor, 0, 0, 0, 0, GSC_ERROR_REPORT, GSC_OK},
+                {&good, -1, 0, 0, 0, GSC_ERROR_STATE, GSC_ERROR_STATE},
+                {&good, 0, -1, 0, 0, GSC_ERROR_STATE, GSC_ERROR_STATE},
+                {&good, 0, 0, 42, 0, GSC_ERROR_STATE, GSC_ERROR_STATE},
+                {&good, 0, 0, 0, 1, GSC_ERROR_VERSION, GSC_ERROR_VERSION}};
     GSC(gsc_policy_preset("recommended", &policy, &err));
     for (size_t i = 0; i < 2 * sizeof rows / sizeof *rows; i++) {
         const gsc_status status = i % 2 ? rows[i / 2].of_init : rows[i / 2].of_update;
@@ -635,7 +710,9 @@ static void errors(void)
         if (rows[i / 2].scale != 0)
             host.state.factor.scale = rows[i / 2].scale;
         host.state.good_steps = rows[i / 2].good_steps;
-        host.state.reserved[17] = rows[i / 2].reserved;
+        host.state.reserved[14] = rows[i / 2].reserved;
+        memcpy(&host.state.failed_backoffs, &rows[i / 2].weights, sizeof(double));
+        memcpy(&host.state.bad_losses_in_a_row, &rows[i / 2].weights, sizeof(double));
         host.state.events = GSC_EVENT_GREW; /* of the update before */
         host.report = *rows[i / 2].report;
         upload(device, &host, sizeof host);
@@ -717,30 +794,31 @@ static void *instantiate(void *graph)
 }
 
 static void training_step(const gsc_exec *on, record *r, gsc_tensor *const list[2], uint64_t n,
-                          const gsc_tensor_options *options)
+                          const gsc_policy *policy)
 {
-    const gsc_policy *policy = options->policy;
+    const gsc_tensor loss = {.data = &r->loss, .count = 1, .dtype = GSC_F64};
+    gsc_tensor_options options = GSC_TENSOR_OPTIONS_INIT;
+    options.want = WANT_ALL;
+    options.policy = policy;
+    options.loss = &loss;
     GSC(gsc_scale(on, &r->state.factor, list[0], list[1], n, NULL, NULL, &err));
-    GSC(gsc_unscale(on, &r->state.factor, list[1], list[0], n, options, &r->report, &err));
+    GSC(gsc_unscale(on, &r->state.factor, list[1], list[0], n, &options, &r->report, &err));
     GSC(gsc_report_set_rank(on, &r->report, policy, &r->state, 3, &r->others[1], &err));
     GSC(gsc_report_merge(on, &r->others[1], 1, GSC_MERGE_SHARDS, policy, &r->others[0], &err));
     GSC(gsc_state_update(on, policy, &r->state, &r->others[0], &r->state, &err));
 }
 
 /* A training step with all its calls; a wait is refused while it is captured. The list on the host
-   is overwritten and freed afterwards; the gradients change, and in every eighth step they
-   overflow. */
+   is overwritten and freed afterwards; the gradients and the loss change, and in every eighth step
+   they overflow, or it is bad. */
 static void replay_graph(void)
 {
     lists l = {0};
     void *graph, *executable;
     gsc_error err;
     gsc_policy policy = GSC_POLICY_INIT;
-    gsc_tensor_options options = GSC_TENSOR_OPTIONS_INIT;
     GSC(gsc_policy_preset("recommended", &policy, &err));
     policy.growth_interval = 3;
-    options.want = WANT_ALL;
-    options.policy = &policy;
     for (int i = 0; i < 200; i++)
         lists_add(&l, random_bits() % 400, GSC_F32, GSC_F16);
     lists_allocate(&l);
@@ -749,7 +827,7 @@ static void replay_graph(void)
     CU(capture_begin(stream.stream, 0));
     CHECK(gsc_exec_wait(&stream, &err) == GSC_ERROR_UNAVAILABLE); /* and the capture goes on */
     CHECK_TEXT(err.message, "captured");
-    training_step(&stream, device, l.device, l.n, &options);
+    training_step(&stream, device, l.device, l.n, &policy);
     CU(capture_end(stream.stream, &graph));
     executable = instantiate(graph);
     for (int side = 0; side < 2; side++) {
@@ -759,15 +837,18 @@ static void replay_graph(void)
     }
     for (int step = 0; step < 20; step++) {
         lists_fill(&l, step % 8 == 7 ? WILD : TAME);
+        host.loss = step % 8 == 4 ? (double)NAN : 1;
+        upload(&device->loss, &host.loss, sizeof host.loss);
         CU(graph_launch(executable, stream.stream));
         GSC(gsc_exec_wait(&stream, &err));
-        training_step(NULL, &host, l.host, l.n, &options);
+        training_step(NULL, &host, l.host, l.n, &policy);
         same_report("graph, report", &host.report, &device->report);
         same_report("graph, stamped report", &host.others[1], &device->others[1]);
         same_records("graph, all reports and the state");
         same_memory("graph, gradients", &l, 0);
     }
     CHECK(host.state.total_growths > 0 && host.state.total_backoffs > 0);
+    CHECK(host.state.total_bad_losses == 2);
     CU(executable_destroy(executable));
     lists_free(&l);
 }
@@ -830,6 +911,7 @@ static const struct {
 } groups[] = {{"lists", compare_lists},
               {"tensors", compare_tensors},
               {"conversions", compare_conversions},
+              {"losses", compare_losses},
               {"policies", compare_policies},
               {"small_calls", compare_small_calls},
               {"errors", errors},

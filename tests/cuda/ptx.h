@@ -333,6 +333,11 @@ static inline void red_min_u32(u32 *to, u32 x)
     *to = x < *to ? x : *to;
 }
 
+static inline void red_max_u32(u32 *to, u32 x)
+{
+    *to = x > *to ? x : *to;
+}
+
 /* ---- threads ---- */
 
 enum { WARP = 32 };

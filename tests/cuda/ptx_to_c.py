@@ -254,7 +254,7 @@ class Translator:
         elif match := CAST.fullmatch(opcode):
             name = f"to_{match[2]}" if match[1] else f"{match[2]}_to_generic"
             c = f"{function.register(operands[0], 64)} = {name}({self.value(operands[1], 'u64')});"
-        elif match := re.fullmatch(r"red\.(global|shared)\.(add\.u(?:32|64)|min\.u32)", opcode):
+        elif match := re.fullmatch(r"red\.(global|shared)\.(add\.u(?:32|64)|(?:min|max)\.u32)", opcode):
             space, operation, width = match[1], match[2], match[2][-2:]
             at = f"at_{space}({function.register(operands[0].strip('[]'), 64)}, {int(width) // 8}, RED)"
             c = f"red_{operation.replace('.', '_')}({at}, {self.value(operands[1], 'u' + width)});"

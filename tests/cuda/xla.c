@@ -14,8 +14,8 @@
 #include "xla.h"
 
 enum { CHECK_, UNSCALE, SCALE, ACCUMULATE, MERGE, UPDATE, CLIP, MULTIPLY, STAMP };
-enum { WITH_FACTOR = 1, WITH_STATE = 2, WITH_EACH = 4, WITH_HISTOGRAM = 8 };
-enum { BROKEN_STATE = 16 }; /* in a variant; the handler is not told */
+enum { WITH_FACTOR = 1, WITH_STATE = 2, WITH_EACH = 4, WITH_HISTOGRAM = 8, WITH_LOSS = 16 };
+enum { BROKEN_STATE = 32, OLD_STATE = 64, BAD_LOSS = 128 }; /* of a variant, not of the handler */
 
 /* ---- an XLA ---- */
 
@@ -255,12 +255,12 @@ static void threads_that_come_late_or_never_change_nothing(void)
 
 /* ---- the same on the host and on a device ---- */
 
-enum { A = 1000, B = 33, N = 2, WORKSPACE = 1 << 16 };
+enum { A = 1000, B = 33, N = 2, LOSSES = 300, WORKSPACE = 1 << 16 };
 
 /* The memory that calls read and write; a device also reaches it. */
 struct memory {
     uint16_t half[A];
-    float single[B], sum_a[A], sum_b[B], out_a[A], out_b[B];
+    float single[B], sum_a[A], sum_b[B], out_a[A], out_b[B], loss[LOSSES];
     gsc_factor factor, new_factor;
     gsc_state state, new_state;
     gsc_report report, each[N], reports[N];
@@ -284,6 +284,8 @@ static struct memory *memory_of(void)
     for (int i = 0; i < B; i++)
         m->single[i] = m->sum_b[i] = (float)(i - 7) * 1.7f;
     m->single[5] = 1e-40f;
+    for (int i = 0; i < LOSSES; i++)
+        m->loss[i] = (float)i;
     CHECK(gsc_policy_preset("recommended", &rules, NULL) == GSC_OK);
     CHECK(gsc_state_init(NULL, &rules, &m->state, NULL) == GSC_OK);
     CHECK(gsc_factor_init(1024, &m->factor, NULL) == GSC_OK);
@@ -339,7 +341,7 @@ static void *run_call(struct memory *m, const struct variant *v, bool cuda)
         break;
     default:
         integer(&call, "count", N);
-        integer(&call, "with", v->with);
+        integer(&call, "with", v->with & (BROKEN_STATE - 1));
         integer(&call, "want", GSC_WANT_NORM | GSC_WANT_AMAX);
         buffer(&call, 0, m->half, XLA_F16, A);
         buffer(&call, 0, m->single, XLA_F32, B);
@@ -351,6 +353,8 @@ static void *run_call(struct memory *m, const struct variant *v, bool cuda)
             buffer(&call, 0, &m->factor, XLA_U32, 8);
         if (v->with & WITH_STATE)
             buffer(&call, 0, &m->state, XLA_U32, STATE);
+        if (v->with & WITH_LOSS)
+            buffer(&call, 0, m->loss, XLA_F32, LOSSES);
         if (v->call != CHECK_ && v->in_place && v->call != ACCUMULATE) {
             buffer(&call, 1, m->half, XLA_F16, A);
             buffer(&call, 1, m->single, XLA_F32, B);
@@ -373,6 +377,12 @@ static void *run_call(struct memory *m, const struct variant *v, bool cuda)
 
 static const struct variant variants[] = {
     {CHECK_, WITH_FACTOR, 0, 0, false},
+    {CHECK_, WITH_LOSS | BAD_LOSS, 0, 0, false},
+    {UNSCALE, WITH_STATE | WITH_EACH | WITH_LOSS, 0, 0, true},
+    {UNSCALE, WITH_STATE | WITH_EACH | WITH_LOSS | BAD_LOSS, 0, 0, true},
+    {UNSCALE, WITH_FACTOR | WITH_STATE | WITH_LOSS | BAD_LOSS, 0.25, 0, true},
+    {SCALE, WITH_LOSS, 0, 0, false},
+    {ACCUMULATE, WITH_FACTOR | WITH_LOSS | BAD_LOSS, 0, 0, true},
     {CHECK_, WITH_STATE | WITH_EACH | WITH_HISTOGRAM, 0, 0, false},
     {UNSCALE, 0, 0, 0, false},
     {UNSCALE, WITH_FACTOR, 0, 0, true},
@@ -391,6 +401,7 @@ static const struct variant variants[] = {
     {STAMP, 0, 0, 0, false},
     {STAMP, 0, 0, 0, true},
     {STAMP, BROKEN_STATE, 0, 0, false},
+    {STAMP, OLD_STATE, 0, 0, false},
 };
 
 static void gives_the_bits_of_the_host(const struct variant *v)
@@ -400,7 +411,24 @@ static void gives_the_bits_of_the_host(const struct variant *v)
         both[cuda] = memory_of();
         if (v->with & BROKEN_STATE)
             both[cuda]->state.factor.scale = NAN;
+        if (v->with & OLD_STATE) /* 0.9 had 1.0 as a double in these places */
+            both[cuda]->state.failed_backoffs = both[cuda]->state.bad_losses_in_a_row =
+                INT64_C(0x3FF) << 52;
+        if (v->with & BAD_LOSS)
+            both[cuda]->loss[LOSSES - 1] = -HUGE_VALF;
         expect(run_call(both[cuda], v, cuda), "");
+    }
+    const struct memory *m = both[0];
+    if (v->with & OLD_STATE)
+        CHECK(m->report.status == GSC_ERROR_VERSION && m->report.overflow);
+    if (v->call <= ACCUMULATE) {
+        CHECK(m->report.loss == (v->with & BAD_LOSS    ? GSC_LOSS_NOT_FINITE
+                                 : v->with & WITH_LOSS ? GSC_LOSS_FINITE
+                                                       : GSC_LOSS_UNKNOWN));
+        CHECK(!(v->with & WITH_EACH) || m->each[0].loss == GSC_LOSS_UNKNOWN);
+        const uint32_t events = (v->in_place ? &m->state : &m->new_state)->events;
+        if (v->with & WITH_STATE)
+            CHECK((events & GSC_EVENT_BAD_LOSS) == (v->with & BAD_LOSS ? GSC_EVENT_BAD_LOSS : 0));
     }
     CHECK(memcmp(both[0], both[1], offsetof(struct memory, workspace)) == 0);
     gsc_memory_destroy(context, both[0]);

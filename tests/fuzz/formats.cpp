@@ -32,7 +32,9 @@ gsc_entry random_entry(Source &source, const Format &format)
 void check_notes(const std::vector<gsc_note> &notes, size_t entries)
 {
     for (const gsc_note &n : notes) {
-        claim(n.kind >= GSC_NOTE_FORMAT && n.kind <= GSC_NOTE_LOST && n.flags == 0,
+        claim(((n.kind >= GSC_NOTE_FORMAT && n.kind <= GSC_NOTE_LOST) ||
+               n.kind == GSC_NOTE_OUTSIDE_LIMITS) &&
+                  n.flags == 0,
               "a note has a kind");
         claim(*n.message, "a note is a sentence");
         claim(n.entry >= -1 && n.entry < static_cast<int64_t>(entries), "a note is about an entry");
@@ -112,7 +114,7 @@ const std::vector<Format> &formats()
                   "initial_loss_scale min_scale max_scale initial_scale_power delayed_shift "
                   "scale_factor threshold tolerance init_loss_scaling incr_every_n_steps "
                   "steps_per_increase period factor hysteresis_refill raise_at_min lg_growth "
-                  "initial_lg_scale dynamic apply_delay arithmetic target_amax quirks "
+                  "initial_lg_scale dynamic apply_delay arithmetic bad_loss_rule quirks "
                   "use_dynamic_loss_scaling");
         std::vector<Format> formats;
         const gsc_policy p = preset_policy("torch");
@@ -140,6 +142,7 @@ void fuzz_formats(Source &source)
             p.growth_interval = 2 + source.below(6);
         if (p.hysteresis)
             p.hysteresis = static_cast<uint32_t>(1 + source.below(3));
+        describe = nullptr;
         return check_scaler(source, p, started(p));
     }
     const std::vector<Format> &all = formats();

@@ -93,7 +93,12 @@ Call random_call(Source &source, bool large)
     c.policy.guard_ratio = source.one_in(8) ? 2 : 0;
     c.policy.guard_sigmas = source.one_in(8) ? 2 : 0;
     c.policy.overflow_test = source.one_in(2) ? GSC_TEST_NORM : GSC_TEST_ELEMENT;
-    c.policy.target_amax = source.one_in(4) ? 1 : 0;
+    c.policy.bad_loss_rule = source.one_in(2) ? GSC_BAD_LOSS_HOLD : GSC_BAD_LOSS_OVERFLOW;
+    c.policy.max_failed_backoffs = 1;
+    c.has_loss = source.one_in(2);
+    c.loss.in = random_dtype(source, false);
+    c.loss.count = source.below(4);
+    c.loss.data = random_data(c.loss.in, c.loss.count, source.one_in(2), source);
     const bool one_dtype = source.one_in(4), castless = source.one_in(3),
                good =
                    source.one_in(2); /* most of it: the first bad one is then far from the start */

@@ -27,9 +27,7 @@ gsc_policy random_policy(Source &source)
     static const auto doubles = fields<double>();
     static const auto words = fields<uint32_t>();
     gsc_policy p = GSC_POLICY_INIT;
-    std::string name = random_preset(source);
-    if (source.one_in(4))
-        name = "openseq2seq_logmax"; /* the one that predicts */
+    const std::string name = random_preset(source);
     if (!source.one_in(4))
         gsc_policy_preset(name.c_str(), &p, nullptr);
     for (uint64_t changes = source.below(8); changes > 0; changes--) {
@@ -58,21 +56,71 @@ bool drops(uint32_t rule)
 /* Checks what a policy promises of its scales; `start` is the last scale that was given. */
 void check_scale(const gsc_policy &p, double scale, double start)
 {
-    const bool predicts = p.target_amax != 0;
     const bool has_ceiling = p.max_scale != 0 && std::isfinite(p.max_scale),
-               has_floor = p.min_scale != 0, keeps_ceiling = !predicts && drops(p.ceiling_rule),
-               keeps_floor = !predicts && drops(p.floor_rule);
+               has_floor = p.min_scale != 0, keeps_ceiling = drops(p.ceiling_rule),
+               keeps_floor = drops(p.floor_rule);
     claim(scale >= 0, "a scale is a number");
     claim(p.arithmetic == GSC_ARITHMETIC_F64 ||
               scale == static_cast<double>(static_cast<float>(scale)),
           "a scale is rounded by the policy's arithmetic");
-    claim(!predicts || (scale > 0 && std::isfinite(scale)), "a prediction can multiply");
     claim(std::isfinite(scale) || !std::isfinite(start) || !(has_ceiling || keeps_ceiling),
           "a ceiling keeps the scale finite");
     claim(scale > 0 || start == 0 || !(has_floor || keeps_floor),
           "a floor keeps the scale above 0");
     claim(!has_ceiling || scale <= std::max(start, p.max_scale), "the ceiling holds");
     claim(!has_floor || scale >= std::min(start, p.min_scale), "the floor holds");
+}
+
+/* Checks the counts that only a diagnosis reads. */
+void check_counts(const gsc_policy &p, const gsc_state &before, const gsc_state &after,
+                  const gsc_report &report)
+{
+    const bool bad = report.loss == GSC_LOSS_NOT_FINITE, overflow = says_overflow(report),
+               known = !overflow || report.nan_count + report.inf_count > 0 ||
+                       report.kind == GSC_REPORT_TENSORS,
+               empty = report.elements == 0 && !overflow && !report.has_flag &&
+                       (report.kind == GSC_REPORT_TENSORS || report.kind == GSC_REPORT_MERGED);
+    const bool keeps = report.loss == GSC_LOSS_UNKNOWN && is_overflow(p, report);
+    claim(after.total_updates == before.total_updates + 1, "updates are counted");
+    claim(after.total_bad_losses == before.total_bad_losses + bad &&
+              after.bad_losses_in_a_row == (bad     ? before.bad_losses_in_a_row + 1
+                                            : keeps ? before.bad_losses_in_a_row
+                                                    : 0),
+          "bad losses are counted");
+    claim(after.nans_in_a_row == (!known                 ? before.nans_in_a_row
+                                  : report.nan_count > 0 ? before.nans_in_a_row + 1
+                                                         : 0),
+          "NaN in a row are counted");
+    claim(after.empty_in_a_row == (empty ? before.empty_in_a_row + 1 : 0) &&
+              !(after.events & GSC_EVENT_EMPTY) == !empty,
+          "steps without gradients are counted");
+    claim(after.total_guard_clips ==
+              before.total_guard_clips + (after.events & GSC_EVENT_CLIPPED ? 1 : 0),
+          "what the guard clipped is counted");
+    claim(after.events & GSC_EVENT_GREW ? after.updates_at_growth == after.total_updates &&
+                                              after.overflows_at_growth == after.total_overflows
+                                        : after.updates_at_growth <= after.total_updates,
+          "a growth is remembered");
+}
+
+/* Checks an update of a policy that holds because of a bad loss. */
+void check_held(const gsc_policy &p, const gsc_state &before, const gsc_state &after, bool is_stale)
+{
+    const bool stops = static_cast<uint64_t>(after.bad_losses_in_a_row) >= p.max_failed_backoffs;
+    gsc_state expected = before;
+    expected.factor = p.apply_delay ? before.next : after.next;
+    expected.next.generation = before.next.generation + 1;
+    expected.events = GSC_EVENT_SKIPPED | GSC_EVENT_BAD_LOSS | (after.events & GSC_EVENT_EMPTY) |
+                      (stops ? GSC_EVENT_STOPPED : 0) | (is_stale ? GSC_EVENT_STALE : 0);
+    expected.skip = 1;
+    expected.skip_f32 = 1;
+    expected.guard_multiplier = expected.guard_threshold = expected.guard_value = 0;
+    expected.status = GSC_OK;
+    for (int64_t gsc_state::*count :
+         {&gsc_state::bad_losses_in_a_row, &gsc_state::total_bad_losses, &gsc_state::total_updates,
+          &gsc_state::nans_in_a_row, &gsc_state::empty_in_a_row})
+        expected.*count = after.*count; /* see check_counts */
+    claim(same(after, expected), "a held step changes no more than the counts", words_of(expected));
 }
 
 /* Checks what must hold for any update of a state. */
@@ -228,8 +276,6 @@ double remade(const gsc_policy &p, gsc_state &state, double scale)
     claim(same(made, expected) && made.factor.generation == from.next.generation + 1 &&
               made.factor.inverse == 1 / made.factor.scale,
           "a state made from another has its counts", words_of(made));
-    if (p.target_amax != 0 && !(made.factor.scale > 0 && std::isfinite(made.factor.scale)))
-        return state.next.scale;
     state = made;
     return made.factor.scale;
 }
@@ -266,8 +312,13 @@ void fuzz_states(Source &source)
         const gsc_state before = state;
         claim(gsc_state_update(nullptr, &p, &state, &report, &state, &err) == GSC_OK,
               "a state of updates can be updated", err.message);
-        check_update(p, before, state, is_overflow(p, report),
-                     report.generation != 0 && report.generation != before.factor.generation);
+        const bool is_stale =
+            report.generation != 0 && report.generation != before.factor.generation;
+        check_counts(p, before, state, report);
+        if (holds(p, report))
+            check_held(p, before, state, is_stale);
+        else
+            check_update(p, before, state, is_overflow(p, report), is_stale);
         check_scale(p, state.next.scale, start);
         if (source.at < source.end && source.one_in(16))
             start = remade(p, state, source.number());

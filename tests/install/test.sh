@@ -17,9 +17,9 @@ for kind in gradscaler shared static; do
 done
 
 mkdir "$prefix/other"
-printf '%s\n' 'cmake_minimum_required(VERSION 3.22)' 'project(other C)' 'find_package(gradscaler 0.8 REQUIRED)' >"$prefix/other/CMakeLists.txt"
+printf '%s\n' 'cmake_minimum_required(VERSION 3.22)' 'project(other C)' 'find_package(gradscaler 0.9 REQUIRED)' >"$prefix/other/CMakeLists.txt"
 ! cmake -S "$prefix/other" -B "$prefix/other/build" -DCMAKE_PREFIX_PATH="$prefix" >/dev/null 2>&1 ||
-  die 'find_package takes a program of 0.8, which has another ABI'
+  die 'find_package takes a program of 0.9, which has another ABI'
 
 PKG_CONFIG_PATH=$(dirname "$(find "$prefix" -name gradscaler.pc)")
 export PKG_CONFIG_PATH

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The packages for C, each installed where nothing else is, and its smallest program: c.sh PACKAGES SCRATCH
 set -euo pipefail
-packages=$1 scratch=$2
+packages=${1:?} scratch=${2:?}
 steps=$PWD/build/parity/steps.bin # what tests/parity/record.py recorded
 row() { printf '%-30s' "$1"; }
 die() { printf '%s\n' "$*" >&2; exit 1; }
@@ -61,7 +61,8 @@ CFLAGS=-O0 quietly "$tools/meson" setup "$scratch/meson/build" "$scratch/meson" 
 quietly ninja -C "$scratch/meson/build"
 row Meson
 "$scratch/meson/build/train_step"
-readelf -d "$scratch/meson/build/train_step" | grep 'libgradscaler\.so\.0\.9\]' >/dev/null
+soname=$(readelf -d "$(find "$scratch/prefix" -name libgradscaler.so)" | sed -n 's/.*SONAME.*\(\[.*\]\)/\1/p')
+readelf -d "$scratch/meson/build/train_step" | grep -F "${soname:?}" >/dev/null || die "Meson's library is not $soname, as CMake's is"
 
 export CONAN_HOME=$scratch/conan
 quietly "$tools/conan" profile detect

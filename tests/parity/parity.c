@@ -48,6 +48,7 @@ static void add_report(sha256 *digest, const gsc_report *report)
     ADD(report->inf_count);
     ADD(report->first_tensor);
     ADD(report->first_element);
+    ADD(report->last_tensor);
     ADD(report->underflows_to_zero);
     ADD(report->underflows_to_subnormal);
     ADD(report->clamped);
@@ -66,18 +67,16 @@ static void add_state(sha256 *digest, const gsc_state *state)
 {
     add_factor(digest, &state->factor);
     add_factor(digest, &state->next);
-    ADD(state->log2_mean);
-    ADD(state->log2_slow_mean);
-    ADD(state->log2_mean_square);
-    ADD(state->log2_zero_weight);
-    ADD(state->log2_slow_zero_weight);
     ADD(state->good_steps);
     ADD(state->steps_since_change);
     ADD(state->overflows_since_reset);
     ADD(state->failed_backoffs);
+    ADD(state->bad_losses_in_a_row);
     ADD(state->events);
     ADD(state->status);
+    ADD(state->total_updates);
     ADD(state->total_overflows);
+    ADD(state->total_bad_losses);
     ADD(state->total_growths);
     ADD(state->total_backoffs);
     ADD(state->skip_f32);

@@ -3,7 +3,7 @@
 
 An engine's `faults(directory, fault, seconds, timeout)` returns the exit statuses of its processes, or of the command
 that starts them, None for one that hung. `gone` and `too_late` are its messages for a rank that is dead or later than
-its time-out; None if it ends the other ranks, or has no time-out.
+its time-out; None if it ends the other ranks, or has no time-out. `takes_loss`: its program gives the loss.
 """
 
 import pathlib
@@ -19,7 +19,7 @@ MPIRUN = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--mca", "mpi_yiel
 
 
 class Torch:
-    program, ranks = with_torch, 4
+    program, ranks, takes_loss = with_torch, 4, False
     gone = "Connection closed by peer|Connection reset by peer"
     too_late = "Timed out waiting"
 
@@ -28,11 +28,11 @@ class Torch:
 
 
 class Jax(Torch):
-    program, ranks = with_jax, 2
+    program, ranks, takes_loss = with_jax, 2, True
 
 
 class Mpi:
-    ranks = 4
+    ranks, takes_loss = 4, False
     gone = too_late = None
 
     def words(self, size):

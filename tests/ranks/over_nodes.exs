@@ -59,8 +59,9 @@
         try do
           report = GradScaler.merge(reports, :shards, scaler)
           updated = GradScaler.update(scaler, report)
-          said = if GradScaler.overflow?(report), do: "skipped", else: "stepped"
-          {"#{said} #{GradScaler.norm(report)} #{GradScaler.loss_scale(updated)} #{where(report)}", updated}
+          said = if GradScaler.skip?(report), do: "skipped", else: "stepped"
+          reason = GradScaler.reason(updated, report)
+          {"#{said} #{GradScaler.norm(report)} #{GradScaler.loss_scale(updated)} #{reason}", updated}
         rescue
           error in ArgumentError -> {"refused #{error.message}", nil}
         end
@@ -68,13 +69,6 @@
       File.write!(log(rank, directory), "#{step} #{String.trim(line)}\n", [:append])
       if scaler, do: put(%{mine | scaler: scaler})
       scaler != nil
-    end
-
-    defp where(report) do
-      case GradScaler.first_overflow(report) do
-        nil -> ""
-        {path, _} -> "rank #{GradScaler.ranks(report).first}: #{inspect(path)}"
-      end
     end
   end
 
@@ -124,8 +118,11 @@ defmodule Ranks do
   defp report({{:ok, report}, _rank}), do: report
 
   # A node that is gone, or later than the time-out: a report in its name.
-  defp report({_, rank}),
-    do: %{GradScaler.failed_report(:unavailable) | status_rank_plus_1: rank + 1, first_rank_plus_1: rank + 1}
+  defp report({_, rank}) do
+    rank = rank + 1
+    failed = GradScaler.failed_report(:unavailable)
+    %{failed | status_rank_plus_1: rank, first_rank_plus_1: rank, last_rank_plus_1: rank}
+  end
 end
 
 Ranks.main(System.argv())

@@ -33,16 +33,17 @@ def expected(size, fault):
     """(stepped, norm, scale after the update) of each step that is not refused."""
     scale, good, found = INIT_SCALE, 0, []
     for step in range(STEPS):
-        if step == {"drift": 0, "nan": STEPS}.get(fault, BAD_STEP):
+        if step == {"drift": 0, "nan": STEPS, "loss": STEPS}.get(fault, BAD_STEP):
             break
         squares = sum(g * g for rank in range(size) for values in gradients(step, rank) for g in values)
-        bad = fault == "nan" and step == BAD_STEP
+        bad, held = (fault == name and step == BAD_STEP for name in ("nan", "loss"))
         if bad:
             squares -= gradients(step, BAD_RANK)[0][2] ** 2
-        good = 0 if bad else good + 1
-        scale = scale / 2 if bad else scale * 2 if good == GROWTH_INTERVAL else scale
-        good %= GROWTH_INTERVAL
-        found.append((not bad, math.sqrt(squares), scale))
+        if not held:
+            good = 0 if bad else good + 1
+            scale = scale / 2 if bad else scale * 2 if good == GROWTH_INTERVAL else scale
+            good %= GROWTH_INTERVAL
+        found.append((not (bad or held), math.sqrt(squares), scale))
     return found
 
 

@@ -46,6 +46,13 @@ def test_a_nan_of_a_late_rank_makes_all_skip_the_step_and_name_the_rank_which_na
     assert any(re.search(f"{skipped}.*weight", line) for line in lines[BAD_RANK]), lines
 
 
+def test_a_bad_loss_of_one_rank_makes_all_skip_the_step_and_keep_the_scale(engine, tmp_path):
+    if not engine.takes_loss:
+        pytest.skip("its program gives no loss")
+    statuses, _, lines = run(engine, tmp_path, "loss")
+    assert set(statuses) == {0} and others_say(lines, f"^{BAD_STEP} skipped .*NOT_FINITE"), lines
+
+
 @pytest.mark.parametrize("fault, step", [("fails", BAD_STEP), ("drift", 0)])
 def test_a_rank_with_a_failed_call_or_another_checkpoint_ends_the_step_of_all_and_all_name_it(
     engine, tmp_path, fault, step

@@ -8,7 +8,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from steps import GROWTH_INTERVAL, gradients, init_scale, take
 
-from gradscaler import Want
+from gradscaler import BadLoss, Want
 from gradscaler.jax import Report, Scaler
 
 ALL, EACH = PartitionSpec(), PartitionSpec("ranks")
@@ -37,15 +37,16 @@ def everywhere(mesh, tree):
 def faults(rank, size, directory, fault, seconds, timeout):
     mesh = join(rank, size, directory, timeout)
 
-    def compiled(scaler, grads, factor):
-        grads = jax.tree.map(lambda g: g[0], grads)
-        grads, report = scaler.unscale(grads, want=Want.NORM, per_tensor=True, axis_name="ranks", factor=factor[0])
-        each = report.words_per_tensor
-        return scaler.update(report), report.words, each[None], ~report.overflow
+    def compiled(scaler, grads, loss, factor):
+        grads, options = jax.tree.map(lambda g: g[0], grads), {"want": Want.NORM, "per_tensor": True}
+        grads, report = scaler.unscale(grads, loss=loss[0], axis_name="ranks", factor=factor[0], **options)
+        scaler = scaler.update(report)
+        return scaler, report.words, report.words_per_tensor[None], ~scaler.skip
 
-    specs = {"in_specs": (ALL, EACH, EACH), "out_specs": (ALL, ALL, EACH, ALL)}
+    specs = {"in_specs": (ALL, EACH, EACH, EACH), "out_specs": (ALL, ALL, EACH, ALL)}
     compiled = jax.jit(jax.shard_map(compiled, mesh=mesh, check_vma=False, **specs))
-    scaler = Scaler("torch", init_scale=init_scale(rank, fault), growth_interval=GROWTH_INTERVAL)
+    holds = {"bad_loss_rule": BadLoss.HOLD, "max_failed_backoffs": 10}
+    scaler = Scaler("torch", init_scale=init_scale(rank, fault), growth_interval=GROWTH_INTERVAL, **holds)
     scaler = everywhere(mesh, scaler)
 
     def local(tree):
@@ -57,8 +58,9 @@ def faults(rank, size, directory, fault, seconds, timeout):
         weight, bias = (np.float32(values) * np.float32(mine.loss_scale) for values in gradients(number, rank))
         weight[2] = np.nan if fault == "nan" else weight[2]
         factor = np.array(mine.factor) * (fault != "fails")
+        loss = np.float32(np.nan if fault == "loss" else 1)
         grads = {"weight": spread(mesh, weight), "bias": spread(mesh, bias)}
-        scaler, *result = compiled(scaler, grads, spread(mesh, factor))
+        scaler, *result = compiled(scaler, grads, spread(mesh, loss), spread(mesh, factor))
         words, each, stepped = map(np.asarray, local(result))
         report = Report(words, each[0], names=("['bias']", "['weight']")).to_host()
         after = local(scaler)

@@ -62,16 +62,14 @@ static inline gsc_status read_state(const char *preset, char *checkpoint, gsc_po
     return gsc_state_import(preset, "", entries, n, policy, policy, state, NULL, 0, NULL, err);
 }
 
-/* Returns the report of a step: "0" is good, "1" an overflow, "a0x1p3" good with this amax,
- * "n0x1p3" good with this norm. */
+/* Returns the report of a step: "0" is good, "1" an overflow, "n0x1p3" good with this norm. */
 static inline gsc_report read_step(const char *step)
 {
     gsc_report report = {.kind = GSC_REPORT_TENSORS, .measured = 7};
-    const double number = *step == 'a' || *step == 'n' ? strtod(step + 1, NULL) : 0;
+    const double norm = *step == 'n' ? strtod(step + 1, NULL) : 0;
     report.overflow = *step == '1';
     report.found_inf = (float)report.overflow;
-    report.amax = *step == 'a' ? number : 0;
-    report.sum_squares = *step == 'n' ? number * number : 0;
+    report.sum_squares = norm * norm;
     return report;
 }
 

@@ -8,11 +8,11 @@ checkpoints.json also the state that was loaded before. Each client is a program
 
     <preset> <setting=value,setting=value,... or -> <step,step,...> [<key=value,key=value,...>]
 
-where the settings, and the keys of the state, are as recorded, a value is a hex float, a whole number,
-`null` or a text, and a step is 0 (good), 1 (overflow), a<hex float> (good, with this amax) or n<hex float> (good, with
-this norm). What they mean to the preset the library knows: gsc_policy_import and gsc_state_import. The client answers
-with one line: for each step the scale in force as a hex float and the events of its update, with a norm also the
-guard's multiplier, mean and variance, all separated by `/`; then the scale afterwards; or `error` and a reason.
+where the settings, and the keys of the state, are as recorded, a value is a hex float, a whole number, `null` or a
+text, and a step is 0 (good), 1 (overflow) or n<hex float> (good, with this norm). What they mean to the preset the
+library knows: gsc_policy_import and gsc_state_import. The client answers with one line: for each step the scale in
+force as a hex float and the events of its update, with a norm also the guard's multiplier, mean and variance, all
+separated by `/`; then the scale afterwards; or `error` and a reason.
 Numbers are compared with ==, unless the recording states a tolerance.
 """
 
@@ -52,11 +52,7 @@ def steps_of(trace):
     """The steps of a trace, as a client reads them."""
     if "norm" in trace:
         return [f"n{norm.hex()}" if math.isfinite(norm) else "1" for norm in norms_of(trace)]
-    amax = trace.get("amax", [None] * len(trace["overflow"]))
-    return [
-        "1" if bit == "1" else "0" if value is None else f"a{float(value).hex()}"
-        for bit, value in zip(trace["overflow"], amax, strict=True)
-    ]
+    return list(trace["overflow"])
 
 
 def request(preset, trace):

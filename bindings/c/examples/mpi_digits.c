@@ -169,19 +169,21 @@ static gsc_report step_shards(network *net, ranks *r, const gsc_policy *policy, 
     return report;
 }
 
-/* Prints the parameter that overflowed first. A report has its position in the rank's own list. */
+/* Prints the last parameter with an overflow, which is nearest to the cause: the backward pass goes
+ * from the last to the first. A report has its position in the rank's own list. */
 static void tell(const ranks *r, int step, int sharded)
 {
-    size_t part = 0;
-    while (part < PARTS && r->all[part].nan_count + r->all[part].inf_count == 0)
-        part++;
-    if (part == PARTS) { /* a call failed; gsc_state_update says so */
+    size_t part = PARTS - 1;
+    while (part > 0 && r->all[part].nan_count + r->all[part].inf_count == 0)
+        part--;
+    const gsc_report *report = &r->all[part];
+    if (report->nan_count + report->inf_count == 0) { /* a call failed; gsc_state_update says so */
         fprintf(stderr, "step %d is skipped\n", step);
         return;
     }
     const size_t first = sharded ? part * SHARD / LARGEST : 0;
-    fprintf(stderr, "step %d is skipped: rank %u, %s\n", step, r->all[part].first_rank_plus_1 - 1,
-            NAMES[first + (size_t)r->all[part].first_tensor]);
+    fprintf(stderr, "step %d is skipped: rank %u, %s\n", step, report->last_rank_plus_1 - 1,
+            NAMES[first + (size_t)report->last_tensor]);
 }
 
 /* FNV-1a. */

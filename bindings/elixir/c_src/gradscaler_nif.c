@@ -48,13 +48,14 @@ static ERL_NIF_TERM make_info(ErlNifEnv *env, const gsc_info *from)
     return make_map(env, keys, values, 4);
 }
 
-/* {want, policy, clamp, per_tensor, histogram}, or nil */
+/* {want, policy, clamp, per_tensor, histogram, loss}, or nil */
 struct tensor_options {
     const gsc_tensor_options *given; /* NULL for nil */
     gsc_tensor_options c;
     gsc_policy policy;
     struct result per_tensor;
     struct result histogram;
+    gsc_tensor loss;
 };
 
 static bool get_tensor_options(struct call *call, ERL_NIF_TERM term, int argument,
@@ -64,17 +65,20 @@ static bool get_tensor_options(struct call *call, ERL_NIF_TERM term, int argumen
     *to = (struct tensor_options){.c = GSC_TENSOR_OPTIONS_INIT};
     if (is_nil(term))
         return true;
-    if (!(fields = get_fields(call, term, argument, name, 5)) ||
+    if (!(fields = get_fields(call, term, argument, name, 6)) ||
         !get_uint32_t(call, fields[0], argument, "options.want", &to->c.want) ||
-        !(is_nil(fields[1]) || get_growing(call, fields[1], argument, "options.policy", &to->policy, sizeof to->policy)) ||
+        !(is_nil(fields[1]) || get_growing(call, fields[1], argument, "options.policy", &to->policy, sizeof(gsc_policy), sizeof(gsc_policy))) ||
         !get_double(call, fields[2], argument, "options.clamp", &to->c.clamp) ||
         !get_result(call, fields[3], argument, "options.per_tensor", call->n * sizeof(gsc_report), &to->per_tensor) ||
-        !get_result(call, fields[4], argument, "options.histogram", GSC_HISTOGRAM_LENGTH * sizeof(int64_t), &to->histogram))
+        !get_result(call, fields[4], argument, "options.histogram", GSC_HISTOGRAM_LENGTH * sizeof(int64_t), &to->histogram) ||
+        !(is_nil(fields[5]) || get_tensor(call, fields[5], argument, "options.loss", -1, &to->loss)))
         return false;
     if (!is_nil(fields[1]))
         to->c.policy = &to->policy;
     to->c.per_tensor = to->per_tensor.data;
     to->c.histogram = to->histogram.data;
+    if (!is_nil(fields[5]))
+        to->c.loss = &to->loss;
     to->given = &to->c;
     return true;
 }
@@ -131,7 +135,7 @@ static ERL_NIF_TERM nif_policy_check(ErlNifEnv *env, int argc, const ERL_NIF_TER
     (void)argc;
     struct call call = {.env = env};
     gsc_policy policy;
-    if (!get_growing(&call, argv[0], 0, "policy", &policy, sizeof policy) ||
+    if (!get_growing(&call, argv[0], 0, "policy", &policy, sizeof(gsc_policy), sizeof(gsc_policy)) ||
         gsc_policy_check(&policy, &call.err) != GSC_OK)
         return failed(&call);
     return done(&call, NULL, 0);
@@ -144,7 +148,7 @@ static ERL_NIF_TERM nif_policy_resolve(ErlNifEnv *env, int argc, const ERL_NIF_T
     gsc_policy policy;
     gsc_policy out = GSC_POLICY_INIT;
     uint32_t traits;
-    if (!get_growing(&call, argv[0], 0, "policy", &policy, sizeof policy) ||
+    if (!get_growing(&call, argv[0], 0, "policy", &policy, sizeof(gsc_policy), sizeof(gsc_policy)) ||
         gsc_policy_resolve(&policy, &out, &traits, &call.err) != GSC_OK)
         return failed(&call);
     const ERL_NIF_TERM terms[] = {make_bytes(env, &out, sizeof out), make_uint32_t(env, traits)};
@@ -251,16 +255,16 @@ static ERL_NIF_TERM nif_report_merge(ErlNifEnv *env, int argc, const ERL_NIF_TER
                                  argc, argv);
     struct call call = {.env = env};
     const gsc_report *reports = NULL;
-    uint64_t reports_count = 0;
+    uint64_t n = NOT_COUNTED;
     uint32_t kind;
     gsc_policy policy;
     struct result out;
     if (!get_exec(&call, argv[0], 0, "exec") ||
-        !(reports = get_values(&call, argv[1], 1, "reports", sizeof *reports, &reports_count)) ||
+        !(reports = get_values(&call, argv[1], 1, "reports", sizeof *reports, &n)) ||
         !get_uint32_t(&call, argv[2], 3, "kind", &kind) ||
-        !(is_nil(argv[3]) || get_growing(&call, argv[3], 4, "policy", &policy, sizeof policy)) ||
+        !(is_nil(argv[3]) || get_growing(&call, argv[3], 4, "policy", &policy, sizeof(gsc_policy), sizeof(gsc_policy))) ||
         !make_room(&call, sizeof(gsc_report), &out) ||
-        gsc_report_merge(call.exec, reports, reports_count, kind, is_nil(argv[3]) ? NULL : &policy,
+        gsc_report_merge(call.exec, reports, counted(n), kind, is_nil(argv[3]) ? NULL : &policy,
                          out.data, &call.err) != GSC_OK || !finish(&call))
         return failed(&call);
     const ERL_NIF_TERM terms[] = {make_result(&call, &out)};
@@ -298,7 +302,7 @@ static ERL_NIF_TERM nif_state_init(ErlNifEnv *env, int argc, const ERL_NIF_TERM 
     gsc_policy policy;
     struct result out;
     if (!get_exec(&call, argv[0], 0, "exec") ||
-        !get_growing(&call, argv[1], 1, "policy", &policy, sizeof policy) ||
+        !get_growing(&call, argv[1], 1, "policy", &policy, sizeof(gsc_policy), sizeof(gsc_policy)) ||
         !make_room(&call, sizeof(gsc_state), &out) ||
         gsc_state_init(call.exec, &policy, out.data, &call.err) != GSC_OK || !finish(&call))
         return failed(&call);
@@ -316,7 +320,7 @@ static ERL_NIF_TERM nif_state_init_from(ErlNifEnv *env, int argc, const ERL_NIF_
     const gsc_state *from = NULL;
     struct result out;
     if (!get_exec(&call, argv[0], 0, "exec") ||
-        !get_growing(&call, argv[1], 1, "policy", &policy, sizeof policy) ||
+        !get_growing(&call, argv[1], 1, "policy", &policy, sizeof(gsc_policy), sizeof(gsc_policy)) ||
         !(from = get_values(&call, argv[2], 2, "from", sizeof *from, NULL)) ||
         !make_room(&call, sizeof(gsc_state), &out) ||
         gsc_state_init_from(call.exec, &policy, from, out.data, &call.err) != GSC_OK ||
@@ -337,7 +341,7 @@ static ERL_NIF_TERM nif_state_update(ErlNifEnv *env, int argc, const ERL_NIF_TER
     const gsc_report *report = NULL;
     struct result out;
     if (!get_exec(&call, argv[0], 0, "exec") ||
-        !get_growing(&call, argv[1], 1, "policy", &policy, sizeof policy) ||
+        !get_growing(&call, argv[1], 1, "policy", &policy, sizeof(gsc_policy), sizeof(gsc_policy)) ||
         !(state = get_values(&call, argv[2], 2, "state", sizeof *state, NULL)) ||
         !(report = get_values(&call, argv[3], 3, "report", sizeof *report, NULL)) ||
         !make_room(&call, sizeof(gsc_state), &out) ||
@@ -373,10 +377,18 @@ static ERL_NIF_TERM nif_state_reason(ErlNifEnv *env, int argc, const ERL_NIF_TER
     (void)argc;
     struct call call = {.env = env};
     const gsc_state *state = NULL;
+    const gsc_report *report = NULL;
+    const gsc_report *per_tensor = NULL;
+    uint64_t n = NOT_COUNTED;
+    const char *const *names = NULL;
     struct result out;
     if (!(state = get_values(&call, argv[0], 0, "state", sizeof *state, NULL)) ||
+        !(is_nil(argv[1]) || (report = get_values(&call, argv[1], 1, "report", sizeof *report, NULL))) ||
+        !(is_nil(argv[2]) || (per_tensor = get_values(&call, argv[2], 2, "per_tensor", sizeof *per_tensor, &n))) ||
+        !(is_nil(argv[3]) || (names = get_names(&call, argv[3], 3, "names", &n))) ||
         !make_room(&call, sizeof(gsc_reason), &out) ||
-        gsc_state_reason(state, out.data, &call.err) != GSC_OK)
+        gsc_state_reason(state, report, per_tensor, names, counted(n), out.data, &call.err) !=
+                         GSC_OK)
         return failed(&call);
     const ERL_NIF_TERM terms[] = {make_result(&call, &out)};
     return done(&call, terms, 1);
@@ -410,7 +422,7 @@ static ERL_NIF_TERM nif_state_save(ErlNifEnv *env, int argc, const ERL_NIF_TERM 
     const gsc_state *state = NULL;
     unsigned char bytes[GSC_SAVED_SIZE_MAX];
     uint64_t size;
-    if (!get_growing(&call, argv[0], 0, "policy", &policy, sizeof policy) ||
+    if (!get_growing(&call, argv[0], 0, "policy", &policy, sizeof(gsc_policy), sizeof(gsc_policy)) ||
         !(state = get_values(&call, argv[1], 1, "state", sizeof *state, NULL)) ||
         gsc_state_save(&policy, state, bytes, sizeof bytes, &size, &call.err) != GSC_OK)
         return failed(&call);
@@ -441,7 +453,7 @@ static ERL_NIF_TERM nif_state_digest(ErlNifEnv *env, int argc, const ERL_NIF_TER
     gsc_policy policy;
     const gsc_state *state = NULL;
     uint64_t digest;
-    if (!(is_nil(argv[0]) || get_growing(&call, argv[0], 0, "policy", &policy, sizeof policy)) ||
+    if (!(is_nil(argv[0]) || get_growing(&call, argv[0], 0, "policy", &policy, sizeof(gsc_policy), sizeof(gsc_policy))) ||
         !(is_nil(argv[1]) || (state = get_values(&call, argv[1], 1, "state", sizeof *state, NULL))) ||
         gsc_state_digest(is_nil(argv[0]) ? NULL : &policy, state, &digest, &call.err) != GSC_OK)
         return failed(&call);
@@ -462,7 +474,7 @@ static ERL_NIF_TERM nif_report_set_rank(ErlNifEnv *env, int argc, const ERL_NIF_
     struct result out;
     if (!get_exec(&call, argv[0], 0, "exec") ||
         !(report = get_values(&call, argv[1], 1, "report", sizeof *report, NULL)) ||
-        !(is_nil(argv[2]) || get_growing(&call, argv[2], 2, "policy", &policy, sizeof policy)) ||
+        !(is_nil(argv[2]) || get_growing(&call, argv[2], 2, "policy", &policy, sizeof(gsc_policy), sizeof(gsc_policy))) ||
         !(is_nil(argv[3]) || (state = get_values(&call, argv[3], 3, "state", sizeof *state, NULL))) ||
         !get_uint32_t(&call, argv[4], 4, "rank", &rank) ||
         !make_room(&call, sizeof(gsc_report), &out) ||
@@ -500,7 +512,7 @@ static ERL_NIF_TERM nif_state_import(ErlNifEnv *env, int argc, const ERL_NIF_TER
     char format[sizeof((gsc_entry *)0)->key];
     char prefix[sizeof((gsc_entry *)0)->key];
     const gsc_entry *entries = NULL;
-    uint64_t entries_count = 0;
+    uint64_t entries_count = NOT_COUNTED;
     gsc_policy policy;
     gsc_policy out_policy = GSC_POLICY_INIT;
     struct result out_state;
@@ -509,14 +521,14 @@ static ERL_NIF_TERM nif_state_import(ErlNifEnv *env, int argc, const ERL_NIF_TER
     if (!(is_nil(argv[0]) || get_string(&call, argv[0], 0, "format", format, sizeof format)) ||
         !(is_nil(argv[1]) || get_string(&call, argv[1], 1, "prefix", prefix, sizeof prefix)) ||
         !(entries = get_values(&call, argv[2], 2, "entries", sizeof *entries, &entries_count)) ||
-        !(is_nil(argv[3]) || get_growing(&call, argv[3], 4, "policy", &policy, sizeof policy)) ||
+        !(is_nil(argv[3]) || get_growing(&call, argv[3], 4, "policy", &policy, sizeof(gsc_policy), sizeof(gsc_policy))) ||
         !make_room(&call, sizeof(gsc_state), &out_state) ||
         gsc_state_import(is_nil(argv[0]) ? NULL : format, is_nil(argv[1]) ? NULL : prefix, entries,
-                         entries_count, is_nil(argv[3]) ? NULL : &policy, &out_policy,
+                         counted(entries_count), is_nil(argv[3]) ? NULL : &policy, &out_policy,
                          out_state.data, NULL, 0, &notes_count, &call.err) != GSC_OK ||
         !make_room(&call, notes_count * sizeof(gsc_note), &notes) ||
         gsc_state_import(is_nil(argv[0]) ? NULL : format, is_nil(argv[1]) ? NULL : prefix, entries,
-                         entries_count, is_nil(argv[3]) ? NULL : &policy, &out_policy,
+                         counted(entries_count), is_nil(argv[3]) ? NULL : &policy, &out_policy,
                          out_state.data, notes.data, notes_count, &notes_count, &call.err) !=
                          GSC_OK)
         return failed(&call);
@@ -539,7 +551,7 @@ static ERL_NIF_TERM nif_state_export(ErlNifEnv *env, int argc, const ERL_NIF_TER
     uint64_t notes_count;
     if (!get_string(&call, argv[0], 0, "format", format, sizeof format) ||
         !(is_nil(argv[1]) || get_string(&call, argv[1], 1, "prefix", prefix, sizeof prefix)) ||
-        !get_growing(&call, argv[2], 2, "policy", &policy, sizeof policy) ||
+        !get_growing(&call, argv[2], 2, "policy", &policy, sizeof(gsc_policy), sizeof(gsc_policy)) ||
         !(state = get_values(&call, argv[3], 3, "state", sizeof *state, NULL)) ||
         gsc_state_export(format, is_nil(argv[1]) ? NULL : prefix, &policy, state, NULL, 0,
                          &entries_count, NULL, 0, &notes_count, &call.err) != GSC_OK ||
@@ -560,7 +572,7 @@ static ERL_NIF_TERM nif_policy_import(ErlNifEnv *env, int argc, const ERL_NIF_TE
     char format[sizeof((gsc_entry *)0)->key];
     char prefix[sizeof((gsc_entry *)0)->key];
     const gsc_entry *entries = NULL;
-    uint64_t entries_count = 0;
+    uint64_t entries_count = NOT_COUNTED;
     gsc_policy policy;
     gsc_policy out_policy = GSC_POLICY_INIT;
     struct result notes;
@@ -568,12 +580,12 @@ static ERL_NIF_TERM nif_policy_import(ErlNifEnv *env, int argc, const ERL_NIF_TE
     if (!get_string(&call, argv[0], 0, "format", format, sizeof format) ||
         !(is_nil(argv[1]) || get_string(&call, argv[1], 1, "prefix", prefix, sizeof prefix)) ||
         !(entries = get_values(&call, argv[2], 2, "entries", sizeof *entries, &entries_count)) ||
-        !(is_nil(argv[3]) || get_growing(&call, argv[3], 4, "policy", &policy, sizeof policy)) ||
-        gsc_policy_import(format, is_nil(argv[1]) ? NULL : prefix, entries, entries_count,
+        !(is_nil(argv[3]) || get_growing(&call, argv[3], 4, "policy", &policy, sizeof(gsc_policy), sizeof(gsc_policy))) ||
+        gsc_policy_import(format, is_nil(argv[1]) ? NULL : prefix, entries, counted(entries_count),
                           is_nil(argv[3]) ? NULL : &policy, &out_policy, NULL, 0, &notes_count,
                           &call.err) != GSC_OK ||
         !make_room(&call, notes_count * sizeof(gsc_note), &notes) ||
-        gsc_policy_import(format, is_nil(argv[1]) ? NULL : prefix, entries, entries_count,
+        gsc_policy_import(format, is_nil(argv[1]) ? NULL : prefix, entries, counted(entries_count),
                           is_nil(argv[3]) ? NULL : &policy, &out_policy, notes.data, notes_count,
                           &notes_count, &call.err) != GSC_OK)
         return failed(&call);
@@ -591,7 +603,7 @@ static ERL_NIF_TERM nif_state_metrics(ErlNifEnv *env, int argc, const ERL_NIF_TE
     const gsc_report *report = NULL;
     struct result entries;
     uint64_t entries_count;
-    if (!get_growing(&call, argv[0], 0, "policy", &policy, sizeof policy) ||
+    if (!get_growing(&call, argv[0], 0, "policy", &policy, sizeof(gsc_policy), sizeof(gsc_policy)) ||
         !(state = get_values(&call, argv[1], 1, "state", sizeof *state, NULL)) ||
         !(is_nil(argv[2]) || (report = get_values(&call, argv[2], 2, "report", sizeof *report, NULL))) ||
         gsc_state_metrics(&policy, state, report, NULL, 0, &entries_count, &call.err) != GSC_OK ||
@@ -611,21 +623,21 @@ static ERL_NIF_TERM nif_state_diagnose(ErlNifEnv *env, int argc, const ERL_NIF_T
     const gsc_state *state = NULL;
     const gsc_report *report = NULL;
     const gsc_report *per_tensor = NULL;
-    uint64_t per_tensor_count = 0;
+    uint64_t per_tensor_count = NOT_COUNTED;
     uint64_t steps;
     uint64_t planned_steps;
     struct result notes;
     uint64_t notes_count;
-    if (!get_growing(&call, argv[0], 0, "policy", &policy, sizeof policy) ||
+    if (!get_growing(&call, argv[0], 0, "policy", &policy, sizeof(gsc_policy), sizeof(gsc_policy)) ||
         !(state = get_values(&call, argv[1], 1, "state", sizeof *state, NULL)) ||
         !(is_nil(argv[2]) || (report = get_values(&call, argv[2], 2, "report", sizeof *report, NULL))) ||
-        !(per_tensor = get_values(&call, argv[3], 3, "per_tensor", sizeof *per_tensor, &per_tensor_count)) ||
+        !(is_nil(argv[3]) || (per_tensor = get_values(&call, argv[3], 3, "per_tensor", sizeof *per_tensor, &per_tensor_count))) ||
         !get_uint64_t(&call, argv[4], 5, "steps", &steps) ||
         !get_uint64_t(&call, argv[5], 6, "planned_steps", &planned_steps) ||
-        gsc_state_diagnose(&policy, state, report, per_tensor, per_tensor_count, steps,
+        gsc_state_diagnose(&policy, state, report, per_tensor, counted(per_tensor_count), steps,
                            planned_steps, NULL, 0, &notes_count, &call.err) != GSC_OK ||
         !make_room(&call, notes_count * sizeof(gsc_note), &notes) ||
-        gsc_state_diagnose(&policy, state, report, per_tensor, per_tensor_count, steps,
+        gsc_state_diagnose(&policy, state, report, per_tensor, counted(per_tensor_count), steps,
                            planned_steps, notes.data, notes_count, &notes_count, &call.err) !=
                            GSC_OK)
         return failed(&call);
@@ -845,7 +857,7 @@ static ErlNifFunc functions[] = {
     {"state_init_from", 3, nif_state_init_from, 0},
     {"state_update", 4, nif_state_update, 0},
     {"state_combine_decisions", 3, nif_state_combine_decisions, 0},
-    {"state_reason", 1, nif_state_reason, 0},
+    {"state_reason", 4, nif_state_reason, 0},
     {"factor_clip_outlier", 3, nif_factor_clip_outlier, 0},
     {"state_save", 2, nif_state_save, 0},
     {"state_load", 1, nif_state_load, 0},

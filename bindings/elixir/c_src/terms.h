@@ -359,6 +359,24 @@ static bool get_string(struct call *call, ERL_NIF_TERM term, int argument, const
     return true;
 }
 
+/* The number of entries of a list before the list is read; lists can share one. */
+#define NOT_COUNTED UINT64_MAX
+
+static inline uint64_t counted(uint64_t count)
+{
+    return count == NOT_COUNTED ? 0 : count; /* nil in place of the list */
+}
+
+static inline bool get_count(struct call *call, int argument, const char *name, uint64_t entries,
+                             uint64_t *count)
+{
+    if (*count == NOT_COUNTED)
+        *count = entries;
+    return *count == entries ||
+           refuse(call, GSC_ERROR_COUNT, argument, -1, name, "has %llu entries, not %llu",
+                  (unsigned long long)entries, (unsigned long long)*count);
+}
+
 /* A struct of a fixed size, or with `count` structs or numbers one after the other and how many,
  * where the library sees them; NULL where there are none. */
 static inline void *get_values(struct call *call, ERL_NIF_TERM term, int argument, const char *name,
@@ -372,15 +390,76 @@ static inline void *get_values(struct call *call, ERL_NIF_TERM term, int argumen
                count ? "which is no multiple of" : "not", size);
         return NULL;
     }
-    if (count)
-        *count = bytes.size / size;
+    if (count && !get_count(call, argument, name, bytes.size / size, count))
+        return NULL;
     void *to = room(call, bytes.size);
     return to ? memcpy(to, bytes.data, bytes.size) : NULL;
 }
 
-/* A struct that starts with its size, always host memory; an older version's is shorter. */
+/* Returns the bytes of a list of names with the pointers to them and the zero behind each; 0 if an
+ * entry is neither a name nor nil. */
+static inline size_t names_size(struct call *call, ERL_NIF_TERM list, int argument,
+                                const char *name)
+{
+    ErlNifBinary bytes;
+    ERL_NIF_TERM head;
+    size_t size = 1;
+    for (int64_t i = 0; enif_get_list_cell(call->env, list, &head, &list); i++) {
+        bytes.size = 0;
+        if (!is_nil(head) &&
+            (!enif_inspect_binary(call->env, head, &bytes) || memchr(bytes.data, 0, bytes.size))) {
+            refuse(call, GSC_ERROR_VALUE, argument, i, name,
+                   "is neither nil nor a binary without zeros");
+            return 0;
+        }
+        size += sizeof(char *) + bytes.size + 1;
+    }
+    return size;
+}
+
+/* A list of names, with nil for one that is not known, in host memory. */
+static inline const char *const *get_names(struct call *call, ERL_NIF_TERM list, int argument,
+                                           const char *name, uint64_t *count)
+{
+    unsigned n;
+    if (!enif_get_list_length(call->env, list, &n)) {
+        refuse(call, GSC_ERROR_VALUE, argument, -1, name, "is not a list");
+        return NULL;
+    }
+    const char **names = NULL;
+    size_t size = names_size(call, list, argument, name);
+    if (!size || !get_count(call, argument, name, n, count) || !(names = room(call, size)))
+        return NULL;
+    char *at = (char *)(names + n);
+    ErlNifBinary bytes;
+    ERL_NIF_TERM head;
+    for (unsigned i = 0; enif_get_list_cell(call->env, list, &head, &list); i++) {
+        names[i] = NULL;
+        if (is_nil(head) || !enif_inspect_binary(call->env, head, &bytes))
+            continue;
+        names[i] = memcpy(at, bytes.data, bytes.size);
+        at[bytes.size] = '\0';
+        at += bytes.size + 1;
+    }
+    return names;
+}
+
+/* Fails as the library does with a state that a candidate before 0.10 saved. */
+static bool refuse_candidate(struct call *call, int argument, const char *name)
+{
+    const gsc_state state = {.failed_backoffs = INT64_MAX, .bad_losses_in_a_row = INT64_MAX};
+    gsc_reason reason;
+    gsc_error why;
+    gsc_status status = gsc_state_reason(&state, NULL, NULL, NULL, 0, &reason, &why);
+    return refuse(call, status, argument, -1, name, "%s", why.message + why.subject_length);
+}
+
+enum { CANDIDATE_POLICY_SIZE = 216 }; /* in 0.9 */
+
+/* A struct that starts with its size, always host memory. An older version's is shorter, but at
+ * least as long as in the first version. */
 static inline bool get_growing(struct call *call, ERL_NIF_TERM term, int argument, const char *name,
-                               void *to, size_t size)
+                               void *to, size_t size, size_t first)
 {
     ErlNifBinary bytes;
     uint32_t stated = 0;
@@ -388,9 +467,16 @@ static inline bool get_growing(struct call *call, ERL_NIF_TERM term, int argumen
         return false;
     if (bytes.size >= sizeof stated)
         memcpy(&stated, bytes.data, sizeof stated);
-    if (bytes.size != stated || bytes.size > size)
+    if (bytes.size != stated)
         return refuse(call, GSC_ERROR_STRUCT_SIZE, argument, -1, name,
                       "has %zu bytes and says %u; this version's has %zu", bytes.size, stated,
+                      size);
+    if ((bytes.size && bytes.size < first) ||
+        (bytes.size > size && bytes.size == CANDIDATE_POLICY_SIZE))
+        return refuse_candidate(call, argument, name);
+    if (bytes.size > size)
+        return refuse(call, GSC_ERROR_VERSION, argument, -1, name,
+                      "has %zu bytes, this version's has %zu: a newer version made it", bytes.size,
                       size);
     memset(to, 0, size); /* the library also reads the size of an empty one */
     memcpy(to, bytes.data, bytes.size);

@@ -211,8 +211,8 @@ defmodule Ranks do
     results = :erpc.multicall(nodes, Rank, :step, [answers, @rate], @timeout)
 
     case Enum.uniq(results) do
-      [{:ok, {_digest, report, _scaler} = result}] ->
-        if GradScaler.overflow?(report), do: tell(report)
+      [{:ok, {_digest, report, scaler} = result}] ->
+        if reason = GradScaler.reason(scaler, report), do: IO.puts(:stderr, reason)
         result
 
       different ->
@@ -231,18 +231,10 @@ defmodule Ranks do
        %{
          GradScaler.failed_report(:unavailable)
          | status_rank_plus_1: rank + 1,
-           first_rank_plus_1: rank + 1
+           first_rank_plus_1: rank + 1,
+           last_rank_plus_1: rank + 1
        }}
     ]
-  end
-
-  defp tell(report) do
-    {path, element} = GradScaler.first_overflow(report)
-
-    IO.puts(
-      :stderr,
-      "skipped: rank #{GradScaler.ranks(report).first}, #{inspect(path)}, element #{element}"
-    )
   end
 
   # No node steps, and each says why; one that is gone says nothing.

@@ -35,7 +35,6 @@ defmodule Replay do
 
   defp report("0"), do: @report
   defp report("1"), do: %{@report | overflow: true}
-  defp report("a" <> amax), do: %{@report | amax: HexFloat.parse(amax)}
 
   defp report("n" <> norm) do
     norm = HexFloat.parse(norm)

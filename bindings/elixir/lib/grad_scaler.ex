@@ -62,6 +62,17 @@ defmodule GradScaler do
       iex> scaler = GradScaler.update(scaler, report)
       iex> {GradScaler.loss_scale(scaler), GradScaler.events(scaler)}
       {4.0, [:backed_off, :skipped]}
+
+  ## A loss that is not finite
+
+  If the loss is Inf or NaN before it is scaled, no scale cures that. Give this loss to the call on the
+  gradients: the presets "recommended" and "guard" then skip the step and keep the scale.
+
+      {grads, report} = GradScaler.unscale(grads, scaler, loss: loss)
+      params = if GradScaler.skip?(report), do: params, else: optimize(params, grads)
+      scaler = GradScaler.update(scaler, report)
+
+  `overflow?/1` tells only about the gradients, which can be finite beside such a loss.
   """
 
   alias GradScaler.{Binaries, Checkpoint, Constants, DeviceTensor, Error, Factor, Fields, Leaf}
@@ -166,7 +177,7 @@ defmodule GradScaler do
   Returns the version, the instruction set in use, all available ones, and if CUDA is available.
 
       iex> GradScaler.info().version
-      "0.9.0"
+      "0.10.0"
   """
   @spec info() :: map
   def info do
@@ -203,11 +214,12 @@ defmodule GradScaler do
   def policy(%__MODULE__{policy: policy}), do: Policy.decode(policy)
 
   @doc """
-  Returns the traits of the policy: `:moves` if the scale can change, `:guards` if it has a guard, and
-  `:needs_norm` or `:needs_amax` if a report must have them for `update/2`.
+  Returns the traits of the policy: `:moves` if the scale can change, `:guards` if it has a guard,
+  `:needs_norm` if a report must have the norm for `update/2`, and `:holds` if a loss that is not finite holds
+  the scale.
 
       iex> GradScaler.traits(GradScaler.new("guard"))
-      [:guards, :needs_norm]
+      [:guards, :needs_norm, :holds]
   """
   @spec traits(t) :: [atom]
   def traits(%__MODULE__{policy: policy}) do
@@ -224,6 +236,8 @@ defmodule GradScaler do
   `:at_ceiling`, `:at_floor`, `:backoff_failed`, `:stopped` and `:stale` (the report had another scale,
   because it was late or reused). `:outlier` means that the norm was above the state's
   `guard_threshold`; the guard then skipped the step, clipped it (`:clipped`), or let it pass.
+  `:bad_loss` means that the loss was not finite and the scale was kept, `:empty` that no tensor had a
+  gradient.
   """
   @spec events(t) :: [atom]
   def events(%__MODULE__{} = scaler), do: state(scaler).events
@@ -287,6 +301,9 @@ defmodule GradScaler do
       report is of the gradients before, so that an overflow is not hidden
     * `:histogram` - true for `report.histogram`; the header of the library explains its 17 words
     * `:factor` - the snapshot of the scale that the loss was scaled by, if an update ran since
+    * `:loss` - the loss before it was scaled: a number, a tensor with any number of elements, or a tree of
+      tensors. `report.loss` says if all are finite. Leave out a loss that is made of scaled gradients, as
+      for a gradient penalty: the scale itself can make it Inf
 
   So, with the norm:
 
@@ -294,10 +311,20 @@ defmodule GradScaler do
       iex> {grads, report} = GradScaler.unscale([{:f16, <<2.0::little-float-16>>}], scaler, want: [:norm])
       iex> {grads, GradScaler.norm(report)}
       {[{:f32, <<0.5::little-float-32>>}], 0.5}
+
+  And with a loss that is not finite:
+
+      iex> scaler = GradScaler.new("recommended")
+      iex> {_grads, report} = GradScaler.unscale({:f16, <<0::16>>}, scaler, loss: :nan)
+      iex> {report.loss, GradScaler.overflow?(report), GradScaler.skip?(report)}
+      {:not_finite, false, true}
+      iex> scaler = GradScaler.update(scaler, report)
+      iex> {GradScaler.loss_scale(scaler), GradScaler.events(scaler)}
+      {65536.0, [:skipped, :bad_loss]}
   """
   @spec unscale(tree, t, keyword) :: {tree, Report.t()}
   def unscale(grads, %__MODULE__{} = scaler, options \\ []) do
-    options = options(options, [:type, :want, :clamp, :histogram, :factor])
+    options = options(options, [:type, :want, :clamp, :histogram, :factor, :loss])
     {leaves, _paths} = found = leaves(grads, &refuse_traced/1)
     dtypes = result_dtypes(leaves, options[:type])
     {results, report} = call(:unscale, found, dtypes, scaler, options)
@@ -311,7 +338,8 @@ defmodule GradScaler do
   If a gradient is Inf or NaN, nothing is added and the sums do not change. The other micro-batches
   still count, so divide by the number that were added. `merge(reports, :addends)` returns the report
   of the step. To check that the sums are finite, and for their norm, call `measure/3` with the sums.
-  Takes `:want`, `:histogram` and `:factor` as `unscale/3`.
+  Takes `:want`, `:histogram`, `:factor` and `:loss` as `unscale/3`. Beside a loss that is not finite, finite
+  gradients are added.
 
       iex> scaler = GradScaler.new("static", init_scale: 4.0)
       iex> sums = {:f32, <<1.0::little-float-32>>}
@@ -322,7 +350,7 @@ defmodule GradScaler do
   """
   @spec unscale_accumulate(tree, tree, t, keyword) :: {tree, Report.t()}
   def unscale_accumulate(sums, grads, %__MODULE__{} = scaler, options \\ []) do
-    options = options(options, [:want, :histogram, :factor])
+    options = options(options, [:want, :histogram, :factor, :loss])
     {_leaves, paths} = found = leaves(grads, &refuse_traced/1)
     {sum_leaves, sum_paths} = leaves(sums, &refuse_traced/1)
     same_shapes!(shapes(sums), shapes(grads))
@@ -337,18 +365,21 @@ defmodule GradScaler do
 
   @doc """
   Returns the report of `unscale(grads, scaler, type: :same)`, without the gradients. Takes `:want`,
-  `:histogram` and `:factor` like `unscale/3`.
+  `:histogram`, `:factor` and `:loss` like `unscale/3`.
   """
   @spec measure(tree, t, keyword) :: Report.t()
   def measure(grads, %__MODULE__{} = scaler, options \\ []) do
-    options = options(options, [:want, :histogram, :factor])
+    options = options(options, [:want, :histogram, :factor, :loss])
     {leaves, paths} = leaves(grads, &refuse_traced/1)
     factor = factor_option(options, scaler)
     report = Binaries.measure(factor, leaves, tensor_options(options, scaler), names(paths))
-    %{report | paths: paths}
+    %{report | paths: paths, last_paths: paths}
   end
 
-  @doc "Returns the `overflow` of a report: true if the step is to be skipped."
+  @doc """
+  Returns the `overflow` of a report: true if a gradient is Inf or NaN, or too large by the policy. If the
+  report knows the loss, `skip?/1` says if the step is to be skipped.
+  """
   @spec overflow?(Report.t()) :: boolean
   def overflow?(%Report{overflow: overflow}), do: overflow
 
@@ -361,7 +392,7 @@ defmodule GradScaler do
   @spec finite?(tree) :: boolean
   def finite?(tree) do
     {leaves, paths} = leaves(tree, &refuse_traced/1)
-    not Binaries.measure(nil, leaves, %TensorOptions{}, names(paths)).overflow
+    all_finite?(leaves, paths)
   end
 
   @doc """
@@ -409,10 +440,29 @@ defmodule GradScaler do
   def first_overflow(%Report{paths: paths} = report) when is_list(paths),
     do: {paths |> Enum.at(report.first_tensor) |> Enum.reverse(), report.first_element}
 
-  def first_overflow(%Report{}) do
+  def first_overflow(%Report{}), do: refuse_without_paths()
+
+  defp refuse_without_paths do
     raise ArgumentError,
           "the paths of the report are not known, as it was decoded from bytes: send and merge reports as terms"
   end
+
+  @doc """
+  Returns the path of the last leaf with Inf or NaN; nil if there is none. In a list of layers in the model's
+  order it is the one nearest to the cause: the backward pass meets it first. Maps are in the order of their keys.
+
+      iex> grads = [{:f32, <<0x7F800000::little-32>>}, {:f16, <<0::16, 0x7C00::little-16>>}]
+      iex> {_grads, report} = GradScaler.unscale(grads, GradScaler.new())
+      iex> GradScaler.last_overflow(report)
+      [1]
+  """
+  @spec last_overflow(Report.t()) :: path | nil
+  def last_overflow(%Report{nan_count: 0, inf_count: 0}), do: nil
+
+  def last_overflow(%Report{last_paths: paths} = report) when is_list(paths),
+    do: paths |> Enum.at(report.last_tensor) |> Enum.reverse()
+
+  def last_overflow(%Report{}), do: refuse_without_paths()
 
   @doc """
   Stamps a report with the rank and a digest of policy and state, before ranks gather their reports.
@@ -430,27 +480,36 @@ defmodule GradScaler do
   def set_rank(%Report{} = report, %__MODULE__{policy: policy, state: state}, rank) do
     encoded = Report.encode(report)
     ranked = Error.ok!(Native.report_set_rank(nil, encoded, policy, state, rank))
-    fields = [:digest, :status_rank_plus_1, :first_rank_plus_1]
-    Map.merge(report, Map.take(Report.decode(ranked), fields))
+    ranks = [:status_rank_plus_1, :first_rank_plus_1, :last_rank_plus_1, :loss_rank_plus_1]
+    Map.merge(report, Map.take(Report.decode(ranked), [:digest | ranks]))
   end
 
   @doc """
-  Returns the rank of the first overflow and the first rank with a failed call. Each is nil if there was
-  none, or if the reports had no rank.
+  Returns the ranks of the first and of the last overflow, and the first ranks with a bad loss and with a
+  failed call. Each is nil if there was none, or if the reports had no rank.
 
       iex> scaler = GradScaler.new()
       iex> reports = [GradScaler.measure([], scaler), GradScaler.failed_report()]
       iex> reports = for {report, rank} <- Enum.with_index(reports), do: GradScaler.set_rank(report, scaler, rank)
       iex> GradScaler.ranks(GradScaler.merge(reports, :shards))
-      %{first: 1, failed: 1}
+      %{first: 1, last: 1, loss: nil, failed: 1}
   """
-  @spec ranks(Report.t()) :: %{first: non_neg_integer | nil, failed: non_neg_integer | nil}
-  def ranks(%Report{first_rank_plus_1: first, status_rank_plus_1: failed, status: status}) do
+  @spec ranks(Report.t()) :: %{
+          first: non_neg_integer | nil,
+          last: non_neg_integer | nil,
+          loss: non_neg_integer | nil,
+          failed: non_neg_integer | nil
+        }
+  def ranks(%Report{} = report) do
     %{
-      first: if(first > 0, do: first - 1),
-      failed: if(status != :ok and failed > 0, do: failed - 1)
+      first: rank(report.first_rank_plus_1),
+      last: rank(report.last_rank_plus_1),
+      loss: if(report.loss == :not_finite, do: rank(report.loss_rank_plus_1)),
+      failed: if(report.status != :ok, do: rank(report.status_rank_plus_1))
     }
   end
+
+  defp rank(rank_plus_1), do: if(rank_plus_1 > 0, do: rank_plus_1 - 1)
 
   @doc """
   Returns the scaler after a step. Takes the report of `unscale/3`, `measure/3` or `merge/3`, or a
@@ -512,9 +571,13 @@ defmodule GradScaler do
     %{scaler | state: Error.ok!(Native.state_combine_decisions(nil, scaler.state, other.state))}
   end
 
-  @doc "Returns true if the last update says to skip the step: an overflow, or an outlier."
-  @spec skip?(t) :: boolean
+  @doc """
+  Returns true if the step is to be skipped. For a scaler after an update: an overflow, a loss that is not
+  finite, or an outlier. For a report before the update: all but an outlier, by the policy of the call that made it.
+  """
+  @spec skip?(t | Report.t()) :: boolean
   def skip?(%__MODULE__{} = scaler), do: :skipped in events(scaler)
+  def skip?(%Report{overflow: overflow, found_inf: found_inf}), do: overflow or found_inf
 
   @doc """
   Returns a sentence that says why the last update skipped or clipped its step, or let an outlier
@@ -523,13 +586,47 @@ defmodule GradScaler do
       iex> scaler = GradScaler.update(GradScaler.new("none", guard_norm: 2.0), GradScaler.number_report(3.0))
       iex> GradScaler.reason(scaler)
       "skipped: the norm, 3, is above 2, 1 in a row"
-  """
-  @spec reason(t) :: binary | nil
-  def reason(%__MODULE__{} = scaler), do: with("" <- decision(scaler).message, do: nil)
 
-  defp decision(%__MODULE__{state: state}) do
-    Reason.decode(Error.ok!(Native.state_reason(state)))
+  With the report of that update, the sentence names the gradient that is nearest to the cause of an overflow:
+  the last one of `overflows/1`, see `last_overflow/1`.
+
+      iex> scaler = GradScaler.new()
+      iex> grads = %{layers: [{:f32, <<0::32>>}, {:f32, <<0x7FC00000::little-32>>}]}
+      iex> report = GradScaler.measure(grads, scaler)
+      iex> scaler |> GradScaler.update(report) |> GradScaler.reason(report)
+      "skipped: 1 NaN in \\"layers.1\\" alone"
+
+  Names are the paths in the tree. `:names` gives others: a list with a text, or nil, for each leaf.
+  """
+  @spec reason(t, Report.t() | nil, keyword) :: binary | nil
+  def reason(%__MODULE__{} = scaler, report \\ nil, options \\ []),
+    do: with("" <- decision(scaler, report, options).message, do: nil)
+
+  @doc """
+  Returns the decision of the last update in parts: outcome, cause, numbers, and the sentence of `reason/3`,
+  which takes the same arguments.
+
+      iex> scaler = GradScaler.new("recommended")
+      iex> report = GradScaler.measure({:f32, <<0x7F800000::little-32>>}, scaler)
+      iex> decision = scaler |> GradScaler.update(report) |> GradScaler.decision(report)
+      iex> {decision.outcome, decision.cause, decision.inf_count, decision.bad_tensors, decision.tensor}
+      {:skipped, :overflow, 1, 1, 0}
+  """
+  @spec decision(t, Report.t() | nil, keyword) :: Reason.t()
+  def decision(%__MODULE__{state: state}, report \\ nil, options \\ []) do
+    options = Keyword.validate!(options, [:names])
+    names = Keyword.get_lazy(options, :names, fn -> names_of_bad(report) end)
+    bytes = report && Report.encode(report)
+    each = report && report.per_tensor
+    Reason.decode(Error.ok!(Native.state_reason(state, bytes, each, names)))
   end
+
+  # Returns the names of all leaves if a leaf has Inf or NaN; else the sentence names none.
+  defp names_of_bad(%Report{last_paths: [_ | _] = paths, nan_count: nan, inf_count: inf})
+       when nan + inf > 0,
+       do: Enum.map(paths, &Tree.name/1)
+
+  defp names_of_bad(_report), do: nil
 
   @doc """
   Returns the number to multiply the gradients of the last update by: 1.0; less if the guard clips;
@@ -540,8 +637,8 @@ defmodule GradScaler do
 
   @doc """
   Returns the metrics after the last update, the most important first, for loggers. The report of that
-  update adds the norm, amax, the share of zeros and the counts of NaN and Inf. A metric that is not
-  known is missing.
+  update adds the norm, amax, the share of zeros, the counts of NaN and Inf, and if the loss was bad. A metric
+  that is not known is missing.
 
       iex> scaler = GradScaler.update(GradScaler.new("torch"), true)
       iex> GradScaler.metrics(scaler) |> Keyword.take([:loss_scale, :skip, :total_overflows])
@@ -572,7 +669,7 @@ defmodule GradScaler do
   def diagnose(%__MODULE__{policy: policy, state: state}, report \\ nil, options \\ []) do
     options = Keyword.validate!(options, steps: 0, planned_steps: 0)
     bytes = report && Report.encode(report)
-    each = (report && report.per_tensor) || <<>>
+    each = report && report.per_tensor
     {steps, planned} = {options[:steps], options[:planned_steps]}
     notes = Native.state_diagnose(policy, state, bytes, each, steps, planned)
     Checkpoint.notes(Error.ok!(notes), [])
@@ -596,9 +693,11 @@ defmodule GradScaler do
     * `:addends` - reports of gradients that are added: micro-batches, data-parallel ranks. The merged
       report has no norm, because the norm of the sum is not known
 
-  With a scaler, its policy decides `overflow`. Histograms are added if all reports have one. Ranks send
-  each other their reports, as terms or as the bytes of `GradScaler.Report.encode/1`, and each merges
-  all of them in rank order: then all have the same bits. Call `set_rank/3` on each report before.
+  With a scaler, its policy decides `overflow`, and also `skip?/1` of the merged report. The merged loss is not
+  finite if any known loss is not. Histograms are added if all reports have one.
+
+  Ranks send each other their reports, as terms or as the bytes of `GradScaler.Report.encode/1`, and each
+  merges all of them in rank order: then all have the same bits. Call `set_rank/3` on each report before.
 
       iex> scaler = GradScaler.new("torch")
       iex> good = GradScaler.measure({:f32, <<1.0::little-float-32>>}, scaler)
@@ -612,11 +711,12 @@ defmodule GradScaler do
     kind = Constants.number(:merge_kind, kind, "kind")
     encoded = for report <- reports, into: <<>>, do: encode_report(report)
     merged = Error.ok!(Native.report_merge(nil, encoded, kind, policy))
-    first = Enum.find(reports, %Report{}, &(&1.nan_count + &1.inf_count > 0))
+    bad = for report <- reports, report.nan_count + report.inf_count > 0, do: report
 
     %{
       Report.decode(merged)
-      | paths: first.paths,
+      | paths: List.first(bad, %Report{}).paths,
+        last_paths: List.last(bad, %Report{}).last_paths,
         histogram: add(Enum.map(reports, & &1.histogram))
     }
   end
@@ -803,7 +903,8 @@ defmodule GradScaler do
   # ---- to and from a checkpoint ----
 
   @doc """
-  Returns policy and state as bytes, which every later version reads, on any machine and in any language.
+  Returns policy and state as bytes, for any machine and any language. From 1.0 on every later version reads
+  them.
 
       iex> scaler = GradScaler.new("torch") |> GradScaler.update(true)
       iex> scaler |> GradScaler.save() |> GradScaler.load() == scaler
@@ -813,7 +914,10 @@ defmodule GradScaler do
   def save(%__MODULE__{policy: policy, state: state}),
     do: Error.ok!(Native.state_save(policy, state))
 
-  @doc "Returns the scaler that `save/1` saved; damaged or other bytes raise `ArgumentError`."
+  @doc """
+  Returns the scaler that `save/1` saved. Damaged or other bytes, and bytes of a version before 0.10, raise
+  `ArgumentError`.
+  """
   @spec load(binary) :: t
   def load(bytes) do
     {:ok, policy, state} =
@@ -859,7 +963,7 @@ defmodule GradScaler do
     factor = factor_option(options, scaler)
     options = tensor_options(options, scaler)
     {results, report} = Binaries.into(function, factor, leaves, out, options, names(paths))
-    {results, %{report | paths: paths}}
+    {results, %{report | paths: paths, last_paths: paths}}
   end
 
   # Multiplies float leaves by a factor and converts them to a type; `traced` does so for leaves of a graph.
@@ -920,9 +1024,36 @@ defmodule GradScaler do
       policy: scaler.policy,
       clamp: options[:clamp] || 0.0,
       per_tensor: true,
-      histogram: options[:histogram] || false
+      histogram: options[:histogram] || false,
+      loss: loss(options[:loss])
     }
   end
+
+  # Returns a loss as one tensor; nil if it is not known. Of several losses the tensor only says if they are finite.
+  defp loss(nil), do: nil
+
+  defp loss(number) when is_number(number) or number in [:infinity, :neg_infinity, :nan],
+    do: {:f64, Fields.f64(number, "options.loss")}
+
+  defp loss(tree) do
+    floats =
+      Tree.map(tree, fn leaf ->
+        if Leaf.dtype(leaf), do: leaf, else: Nx.as_type(leaf, {:f, 32})
+      end)
+
+    {leaves, paths} = leaves(floats, &refuse_traced/1)
+    complex = Enum.find(leaves, &(Leaf.dtype(&1) in [:complex64, :complex128]))
+
+    case leaves do
+      [] -> nil
+      [loss] -> loss
+      _several when complex != nil -> complex
+      _several -> loss(if all_finite?(leaves, paths), do: 0, else: :nan)
+    end
+  end
+
+  defp all_finite?(leaves, paths),
+    do: not Binaries.measure(nil, leaves, %TensorOptions{}, names(paths)).overflow
 
   defp factor_option(options, scaler) do
     case options[:factor] do

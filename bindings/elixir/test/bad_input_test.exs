@@ -31,6 +31,10 @@ defmodule GradScaler.BadInputTest do
           {"torch", [init_scale: "big"], ~s(policy.init_scale is "big": it must be a number)},
           {"torch", [init_scale: :nan], "policy.init_scale is nan: it must be"},
           {"torch", [init_scale: 0.0], "policy.init_scale is 0: it must be above 0"},
+          {"recommended", [init_scale: 2.0 ** 25],
+           "policy.init_scale is 33554432: it must be at most max_scale, which is 16777216"},
+          {"torch", [bad_loss_rule: :hold],
+           "policy.max_failed_backoffs is 0: it must be above 0"},
           {"torch", [max_scale: 10 ** 400],
            ~r/max_scale is 10+: it must be a number that a double/}
         ] do
@@ -51,7 +55,14 @@ defmodule GradScaler.BadInputTest do
           {@pair, [clamp: 0], "clamp is 0: it must be a number above 0"},
           {@pair, [typ: :f32], "unknown keys [:typ]"},
           {@pair, [factor: 2.0], "factor is 2.0, not a GradScaler.Factor"},
-          {@pair, [factor: %Factor{}], "factor.scale is 0"}
+          {@pair, [factor: %Factor{}], "factor.scale is 0"},
+          {@pair, [loss: {:f8, ""}], "the tensor has the dtype :f8, not one of"},
+          {@pair, [loss: {:f32, "abc"}],
+           "options.loss has 3 bytes, which is no multiple of the 4"},
+          {@pair, [loss: {:complex64, <<0::64>>}], "options.loss is complex64: a loss is real"},
+          {@pair, [loss: [@pair, {:complex64, <<0::64>>}]], "options.loss is complex64"},
+          {@pair, [loss: "0.5"], ~s(the tree is "0.5": expected a tensor)},
+          {@pair, [loss: 10 ** 400], ~r/options.loss is 10+: it must be a number that a double/}
         ] do
       refused(words, fn -> unscale(tree, torch(), options) end)
     end
@@ -85,13 +96,18 @@ defmodule GradScaler.BadInputTest do
           {"report is a list: merge it with GradScaler.merge",
            fn -> update(torch, [%Report{}]) end},
           {"report.status is", fn -> update(torch, failed_report()) end},
-          {"amax", fn -> update(new("openseq2seq_logmax"), false) end},
           {"reports holds 1", fn -> merge([%Report{}, 1], :shards) end},
           {"kind is :sum, not one of [:shards, :addends]", fn -> merge([], :sum) end},
           {"has no reports of gradients", fn -> overflows(%Report{}) end},
           {"report has no norm", fn -> norm(without_norm) end},
           {"report", fn -> clip_factor(torch, without_norm, 1.0) end},
           {"kind is 0: no call wrote", fn -> set_rank(%Report{}, torch, 0) end},
+          {"unknown keys [:name]", fn -> reason(torch, nil, name: []) end},
+          {"names has 1 entries, not 2",
+           fn -> reason(torch, measure([@pair, @pair], torch), names: ["w"]) end},
+          {"report.has_flag is 1: it must be true or false", fn -> encode.(has_flag: 1) end},
+          {"report.found_inf is 1: it must be true or false", fn -> encode.(found_inf: 1) end},
+          {"report.loss is :bad, not one of [:unknown, :finite", fn -> encode.(loss: :bad) end},
           {~r/^the new state: factor.scale is -1/, fn -> set_scale(torch, -1) end},
           {~s(factor.scale is "1": it must be a number), fn -> set_scale(torch, "1") end},
           {"a state has no field :events to set", fn -> put_state(torch, events: []) end},
@@ -107,8 +123,9 @@ defmodule GradScaler.BadInputTest do
 
   test "native calls return status, argument, index, name and message" do
     tensor = {1, <<0::32>>}
-    none = {0, nil, 0.0, false, false}
+    none = {0, nil, 0.0, false, false, nil}
     unscale = &Native.unscale(nil, one(), &1, &2, &3)
+    reason = &Native.state_reason(torch().state, nil, &1, &2)
     option = &unscale.([tensor], [1], put_elem(none, &1, &2))
     accumulate = &Native.unscale_accumulate(nil, one(), [tensor], &1, none)
     negative = Policy.encode(%Policy{min_scale: -1})
@@ -123,6 +140,8 @@ defmodule GradScaler.BadInputTest do
       {{-2, 0, -1, "policy", ""}, Native.policy_check("short")},
       {{-2, 0, -1, "policy", "struct_size"}, Native.policy_check("")},
       {{-2, 0, -1, "policy", ""}, Native.policy_check(<<152::little-32, 0::size(1280)>>)},
+      {{-14, 0, -1, "policy", ""}, Native.policy_check(<<152::little-32, 0::size(1184)>>)},
+      {{-14, 0, -1, "policy", ""}, Native.policy_check(<<1024::little-32, 0::size(8160)>>)},
       {{-4, 0, -1, "policy", "min_scale"}, Native.policy_check(negative)},
       {{-8, 0, -1, "exec", ""}, Native.unscale(1, one(), [tensor], [1], none)},
       {{-2, 1, -1, "factor", ""}, Native.unscale(nil, "", [], [], none)},
@@ -146,6 +165,16 @@ defmodule GradScaler.BadInputTest do
       {{-8, 5, -1, "options", "clamp"}, option.(2, :infinity)},
       {{-8, 5, -1, "options", "per_tensor"}, option.(3, 1)},
       {{-8, 5, -1, "options", "histogram"}, option.(4, nil)},
+      {{-8, 5, -1, "options", "loss"}, option.(5, 0.5)},
+      {{-9, 5, -1, "options", "loss"}, option.(5, {99, ""})},
+      {{-9, 5, -1, "options", "loss"}, option.(5, {8, <<0::64>>})},
+      {{-10, 5, -1, "options", "loss"}, option.(5, {1, "abc"})},
+      {{-2, 2, -1, "per_tensor", ""}, reason.("short", nil)},
+      {{-8, 3, -1, "names", ""}, reason.(nil, "name")},
+      {{-8, 3, -1, "names", ""}, reason.(nil, ["name" | "name"])},
+      {{-8, 3, 1, "names", ""}, reason.(nil, [nil, :name])},
+      {{-8, 3, 0, "names", ""}, reason.(nil, ["a\0b"])},
+      {{-10, 3, -1, "names", ""}, reason.(<<>>, ["name"])},
       {{-8, 3, -1, "out", ""}, accumulate.(1)},
       {{-10, 3, -1, "out", ""}, accumulate.([])},
       {{-8, 3, 0, "out", ""}, accumulate.([1])},

@@ -47,12 +47,15 @@ defmodule GradScaler.ConcurrencyTest do
       messages = traced([:call], fn -> GradScaler.unscale({:f32, binary}, scaler) end)
       assert [{:trace, _, :call, {Native, ^function, _}}] = messages
     end
+
+    with_loss = fn -> GradScaler.unscale({:f32, small}, scaler, loss: {:f32, bits}) end
+    assert [{:trace, _, :call, {Native, :unscale_dirty, _}}] = traced([:call], with_loss)
   end
 
   test "a call that can take a millisecond leaves the normal schedulers" do
     {:ok, factor} = Native.factor_init(2.0)
     slowness = if GradScaler.info().cpu == "scalar", do: 12, else: 1
-    [norm, all] = for want <- [1, 7], do: {want, nil, 0, false, false}
+    [norm, all] = for want <- [1, 7], do: {want, nil, 0, false, false, nil}
     histogram = put_elem(norm, 4, true)
     many = &List.duplicate({1, ""}, &1)
     long = fn dtype, size -> &[{dtype, <<0::size(div(&1, slowness) * size)-unit(8)>>}] end

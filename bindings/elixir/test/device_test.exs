@@ -41,7 +41,7 @@ defmodule GradScaler.DeviceTest do
       test "results and reports have the bits of the host", %{device: device} do
         torch = new("torch")
         fairseq = new("fairseq", init_scale: 1024.0)
-        counts = [want: [:amax, :underflow], histogram: true]
+        counts = [want: [:amax, :underflow], histogram: true, loss: :nan]
         tree = grads()
         on_device = device_put(tree, device)
 
@@ -75,6 +75,29 @@ defmodule GradScaler.DeviceTest do
         bad = device_put(%{@good | b: [{:f32, <<0x7FC00000::little-32>>}]}, device)
         {kept, report} = unscale_accumulate(added, bad, scaler)
         assert {device_get(kept), overflows(report)} == {expected, [[:b, 0]]}
+      end
+
+      test "the loss is there or on the host", %{device: device} do
+        tree = device_put(@good, device)
+
+        for {loss, expected} <- [
+              {{:f16, <<0::16, 0x7C00::little-16>>}, :not_finite},
+              {{:f64, <<1.0::little-float-64>>}, :finite},
+              {[{:f32, <<0x7FC00000::little-32>>}, {:f16, <<0::16>>}], :not_finite},
+              {[{:f32, <<0::32>>}, {:f16, <<0::16>>}], :finite}
+            ],
+            there <- [loss, device_put(loss, device)] do
+          {_, report} = unscale(tree, new(), loss: there)
+          assert {report.loss, skip?(report)} == {expected, expected == :not_finite}
+          {sums, _} = unscale(tree, new("none"))
+          assert {_, %{loss: ^expected}} = unscale_accumulate(sums, tree, new(), loss: there)
+        end
+
+        message = ~r/^options.loss is memory of another device/
+        [other | _] = for kind <- [{:cpu, 1}], do: device_put({:f32, <<0::32>>}, on(kind))
+
+        for grads <- [tree, @good],
+            do: assert_raise(ArgumentError, message, fn -> measure(grads, new(), loss: other) end)
       end
 
       test "what cannot be is refused in words", %{device: device} do

@@ -23,7 +23,10 @@ defmodule GradScalerTest do
       {:ok, state} = Native.state_init(nil, policy)
       {:ok, factor} = Native.factor_init(3.0)
       tensor = {1, <<0x7F800000::little-32, 5::32>>}
-      {:ok, report, nil, nil} = Native.measure(nil, factor, [tensor], {7, nil, 0, false, false})
+
+      {:ok, report, nil, nil} =
+        Native.measure(nil, factor, [tensor], {7, nil, 0, false, false, nil})
+
       structs = [{Policy, policy}, {State, state}, {Factor, factor}, {Report, report}]
       for {module, binary} <- structs, do: assert(module.encode(module.decode(binary)) == binary)
     end
@@ -41,25 +44,66 @@ defmodule GradScalerTest do
       assert policy.floor_rule == :stop
     end
 
-    test "a state of 0.2 to 0.5, and one of a later version, is read" do
-      for overflow <- [false, true],
-          %{state: bytes} = GradScaler.update(GradScaler.new("torch"), overflow) do
-        <<front::binary-size(172), _skip::32, guard::binary-size(80), _new::binary>> = bytes
-        older = <<front::binary, 0::32, guard::binary>>
-        assert State.decode(older).skip == if(overflow, do: 1, else: 0)
-        assert State.encode(State.decode(older)) == bytes
-        assert State.decode(bytes <> <<0::64>>) == State.decode(bytes)
+    # An Elixir term that 0.9 saved, of a scaler with the preset "torch", init_scale 1024, a good step and an overflow.
+    @saved_by_0_9 Path.join(__DIR__, "saved_by_0.9.etf")
+    @sentence "cannot be read by this version (#{Mix.Project.config()[:version]}): 0.9 or an earlier candidate saved this; " <>
+                "start anew, and set the old scale"
 
-        for bytes <- [bytes <> <<0::56, 1>>, older <> <<0>>, <<0::3064, 1>>],
-            do: assert_raise(ArgumentError, fn -> State.decode(bytes) end)
+    test "what 0.9 saved is refused by one sentence, except the scale" do
+      saved = @saved_by_0_9 |> File.read!() |> :erlang.binary_to_term()
+      %{policy: policy, state: state} = scaler = saved.scaler
+      assert {byte_size(policy), byte_size(state)} == {216, 384}
+      grads = f32([1.0])
+      report = GradScaler.measure(grads, GradScaler.new())
+
+      for {name, call} <- [
+            {"bytes", fn -> GradScaler.load(saved.bytes) end},
+            {"log2_mean", fn -> GradScaler.Checkpoint.read(saved.map) end},
+            {"log2_mean", fn -> GradScaler.Checkpoint.read(saved.map, GradScaler.new()) end},
+            {"a.log2_mean", fn -> GradScaler.Checkpoint.read(%{a: saved.map}) end},
+            {"state", fn -> GradScaler.state(scaler) end},
+            {"state", fn -> GradScaler.events(scaler) end},
+            {"state", fn -> GradScaler.reason(scaler) end},
+            {"state", fn -> GradScaler.set_scale(scaler, 1.0) end},
+            {"state", fn -> GradScaler.combine_decisions(scaler, GradScaler.new()) end},
+            {"other", fn -> GradScaler.combine_decisions(GradScaler.new(), scaler) end},
+            {"policy", fn -> GradScaler.policy(scaler) end},
+            {"policy", fn -> GradScaler.traits(scaler) end},
+            {"policy", fn -> GradScaler.update(scaler, report) end},
+            {"policy", fn -> GradScaler.save(scaler) end},
+            {"policy", fn -> GradScaler.metrics(scaler) end},
+            {"policy", fn -> GradScaler.set_rank(report, scaler, 0) end},
+            {"policy", fn -> GradScaler.merge([report], :shards, scaler) end},
+            {"policy", fn -> GradScaler.Checkpoint.write(scaler, "torch") end},
+            {"options: policy", fn -> GradScaler.unscale(grads, scaler) end},
+            {"policy", fn -> Policy.encode(saved.policy) end},
+            {"state", fn -> State.encode(saved.state) end},
+            {"report", fn -> GradScaler.update(GradScaler.new(), saved.report) end}
+          ] do
+        error = assert_raise ArgumentError, call
+        expected = if name == "options: policy", do: "options.policy", else: name
+        assert error.message == "#{expected} #{@sentence}"
       end
+
+      assert GradScaler.loss_scale(scaler) == 512.0
     end
 
-    test "a policy of an older version is read" do
-      <<_size::32, fields::binary-size(116), _new::binary>> = GradScaler.new("torch").policy
-      older = <<120::little-32, fields::binary>>
-      assert {:ok, _state} = Native.state_init(nil, older)
-      assert Policy.decode(older).growth_interval == 2000
+    test "a state or a policy of 0.2 to 0.8 is refused" do
+      %{state: <<front::binary-size(88), _::binary>>} = GradScaler.new("torch")
+
+      for size <- [256, 384] do
+        older =
+          <<front::binary, 1.0::little-float-64, 1.0::little-float-64, 0::size((size - 104) * 8)>>
+
+        assert_raise ArgumentError, ~r/^state /, fn -> State.decode(older) end
+        assert {:error, %{status: status}} = Native.state_reason(older, nil, nil, nil)
+        assert status == if(size == 384, do: -14, else: -2)
+      end
+
+      for size <- [120, 160, 216], older = <<size::little-32, 0::size((size - 4) * 8)>> do
+        assert {:error, %{status: -14}} = Native.state_init(nil, older)
+        assert_raise ArgumentError, "policy " <> @sentence, fn -> Policy.decode(older) end
+      end
     end
   end
 
@@ -183,8 +227,7 @@ defmodule GradScalerTest do
       assert {b.nan_count, b.overflow, b.first_element} == {1, true, 0}
       assert {GradScaler.norm(c), c.elements} == {1.0, 1}
       merged = GradScaler.merge([a, b, c], :shards)
-      expected = %{report | kind: :merged, first_tensor: merged.first_tensor}
-      assert Report.encode(merged) == Report.encode(expected)
+      assert Report.encode(merged) == Report.encode(%{report | kind: :merged})
     end
 
     test "merged reports are judged by the scaler's policy, and a number is a report of its own" do
@@ -201,9 +244,10 @@ defmodule GradScalerTest do
       sent = Report.encode(report)
       <<1.0::little-float-32, 1::little-32, rest::binary-size(248)>> = sent
       decoded = Report.decode(sent)
-      assert decoded == %{report | per_tensor: nil, paths: nil}
+      assert decoded == %{report | per_tensor: nil, paths: nil, last_paths: nil}
       merged = GradScaler.merge([decoded, GradScaler.failed_report()], :shards)
       assert {merged.overflow, merged.status} == {true, :device}
+      assert GradScaler.skip?(merged) and GradScaler.skip?(GradScaler.failed_report())
       message = ~r/decoded from bytes/
       assert_raise ArgumentError, message, fn -> GradScaler.first_overflow(merged) end
 
@@ -245,6 +289,226 @@ defmodule GradScalerTest do
         assert {{^three, ^three, ^three}, _} = GradScaler.unscale(grads, half())
       end
     end
+  end
+
+  describe "a loss that is not finite" do
+    defp with_loss(loss, scaler \\ GradScaler.new(), grads \\ f32([1.0])) do
+      {_, report} = GradScaler.unscale(grads, scaler, loss: loss, want: :norm)
+      {report, GradScaler.update(scaler, report)}
+    end
+
+    test "holds the scale, and the count of good steps goes on after it" do
+      good = GradScaler.update(GradScaler.new(), elem(with_loss(0.5), 0))
+
+      for grads <- [f32([1.0]), @nan_f32], preset <- ["recommended", "guard"] do
+        {report, held} = with_loss(:nan, %{good | policy: GradScaler.new(preset).policy}, grads)
+
+        assert {report.loss, report.found_inf, GradScaler.skip?(report)} ==
+                 {:not_finite, true, true}
+
+        assert GradScaler.overflow?(report) == (grads == @nan_f32)
+        assert GradScaler.events(held) == [:skipped, :bad_loss]
+        assert {GradScaler.skip?(held), GradScaler.multiplier(held)} == {true, 0.0}
+        state = GradScaler.state(held)
+        assert {state.factor.scale, state.good_steps, state.steps_since_change} == {65536.0, 1, 1}
+
+        assert {state.bad_losses_in_a_row, state.total_bad_losses, state.total_overflows} ==
+                 {1, 1, 0}
+
+        assert GradScaler.state(GradScaler.update(held, true)).bad_losses_in_a_row == 1
+        assert %{bad_losses_in_a_row: 0} = GradScaler.state(elem(with_loss(1, held), 1))
+        metrics = GradScaler.metrics(held, report)
+        assert metrics[:bad_loss] and metrics[:skip] and not metrics[:overflow]
+        assert metrics[:total_bad_losses] == 1
+        refute Keyword.has_key?(GradScaler.metrics(held), :bad_loss)
+        assert held |> GradScaler.save() |> GradScaler.load() == held
+      end
+    end
+
+    test "stops the training in the tenth step in a row, and says so" do
+      held =
+        Enum.reduce(1..9, GradScaler.new(), fn _, scaler -> elem(with_loss(:nan, scaler), 1) end)
+
+      assert GradScaler.reason(held) =~ ~r/^skipped: the loss was not finite .*, 9 in a row$/
+      {report, stopped} = with_loss(:infinity, held)
+      assert :stopped in GradScaler.events(stopped)
+
+      assert %{outcome: :stopped, cause: :bad_loss, in_a_row: 10, message: message} =
+               GradScaler.decision(stopped, report)
+
+      assert message =~ "10 in a row: look at the input"
+      assert GradScaler.loss_scale(stopped) == 65536.0
+    end
+
+    test "is counted, and no more, by the rules of a framework" do
+      scaler = GradScaler.new("torch")
+      {report, updated} = with_loss(:nan, scaler)
+      assert {report.loss, GradScaler.skip?(report)} == {:not_finite, false}
+      assert %{total_bad_losses: 1, good_steps: 1, events: []} = GradScaler.state(updated)
+      {report, updated} = with_loss(:nan, scaler, @nan_f32)
+      assert GradScaler.skip?(report) and GradScaler.loss_scale(updated) == 32768.0
+      assert %{cause: :bad_loss, nan_count: 1} = GradScaler.decision(updated, report)
+      refute :holds in GradScaler.traits(scaler)
+      assert :holds in GradScaler.traits(GradScaler.new())
+    end
+
+    test "can be a number, a tensor of any real dtype and length, or a tree of them" do
+      for {loss, expected} <- [
+            {nil, :unknown},
+            {[], :unknown},
+            {{:f32, ""}, :unknown},
+            {3, :finite},
+            {-2.5, :finite},
+            {:neg_infinity, :not_finite},
+            {f16([1.0, 2.0]), :finite},
+            {@infinite_f16, :not_finite},
+            {f64([1.0e308, -1.0e308]), :finite},
+            {{:bf16, <<0x3F80::little-16, 0xFF80::little-16>>}, :not_finite},
+            {{:f8_e4m3fn, <<0x7E>>}, :finite},
+            {{:f8_e4m3fn, <<0x7F>>}, :not_finite},
+            {{:f8_e5m2, <<0x7C>>}, :not_finite},
+            {{:cb16, <<0x5900::little-16>>}, :finite},
+            {[f16([1.0]), f64([1.0])], :finite},
+            {%{a: f64([1.0]), b: [@nan_f32]}, :not_finite}
+          ] do
+        assert {loss, elem(with_loss(loss), 0).loss} == {loss, expected}
+      end
+
+      <<_::3, bits::bitstring>> = <<0::3, 0x7FC00000::little-32>>
+      assert elem(with_loss({:f32, bits}), 0).loss == :not_finite
+      assert %{loss: :unknown} = GradScaler.number_report(1.0)
+    end
+
+    test "is known of micro-batches, of clipped gradients, beside a histogram, and with a scale in force later" do
+      scaler = GradScaler.new()
+      measured = GradScaler.measure(f32([3.0]), scaler, loss: :nan, want: :norm, histogram: true)
+      assert {measured.loss, Enum.sum(measured.histogram)} == {:not_finite, 2}
+      assert Enum.map(GradScaler.per_tensor(measured), &elem(&1, 1).loss) == [:unknown]
+      factor = GradScaler.clip_factor(scaler, measured, 1.0)
+      {_, clipped} = GradScaler.unscale(f32([3.0]), scaler, factor: factor, loss: f32([0.0]))
+      assert clipped.loss == :finite
+
+      {sums, report} = GradScaler.unscale_accumulate(f32([1.0]), f16([0.0]), scaler, loss: :nan)
+      assert {sums, report.loss, report.overflow} == {f32([1.0]), :not_finite, false}
+
+      delayed = GradScaler.new("recommended", apply_delay: 1, growth_interval: 1)
+      delayed = GradScaler.update(delayed, elem(with_loss(0, delayed), 0))
+      {_report, held} = with_loss(:nan, delayed)
+      assert %{factor: %{scale: 131_072.0}, next: %{scale: 131_072.0}} = GradScaler.state(held)
+    end
+
+    test "is bad in a merged report if one loss is, and the policy tells if the step is skipped" do
+      [bad, good, unknown] = for loss <- [:nan, 0, nil], do: elem(with_loss(loss), 0)
+
+      for {reports, expected} <- [
+            {[good, bad, unknown], :not_finite},
+            {[unknown, good], :finite},
+            {[unknown, unknown], :unknown},
+            {[good, %Report{kind: :flag}], :finite}
+          ],
+          kind <- [:shards, :addends] do
+        merged = GradScaler.merge(reports, kind, GradScaler.new())
+        assert {merged.loss, GradScaler.skip?(merged)} == {expected, expected == :not_finite}
+        assert merged.has_flag == (List.last(reports).kind == :flag)
+        assert Report.decode(Report.encode(merged)) == %{merged | paths: nil, last_paths: nil}
+        refute GradScaler.skip?(GradScaler.merge(reports, kind, GradScaler.new("torch")))
+      end
+    end
+  end
+
+  test "a step without gradients is told, unless a flag is among the reports" do
+    scaler = GradScaler.new("torch")
+    empty = GradScaler.measure([], scaler)
+    flag = Report.decode(elem(Native.report_from_flag(0), 1))
+
+    for {reports, events} <- [{[empty, empty], [:empty]}, {[empty, flag], []}] do
+      merged = GradScaler.merge(reports, :shards)
+      assert GradScaler.events(GradScaler.update(scaler, merged)) == events
+    end
+
+    for report <- [false, GradScaler.number_report(1.0)],
+        do: assert(GradScaler.events(GradScaler.update(scaler, report)) == [])
+
+    twice = scaler |> GradScaler.update(empty) |> GradScaler.update(empty)
+    assert %{empty_in_a_row: 2, good_steps: 2, total_updates: 2} = GradScaler.state(twice)
+  end
+
+  describe "the reason of a skip" do
+    test "names the last bad gradient, and has its numbers" do
+      scaler = GradScaler.new("torch")
+      grads = %{"layers" => [f32([1.0]), @infinite_f16, {@nan_f32, f32([2.0])}]}
+      {_, report} = GradScaler.unscale(grads, scaler)
+      assert {report.first_tensor, report.last_tensor} == {1, 2}
+      assert GradScaler.last_overflow(report) == ["layers", 2, 0]
+      updated = GradScaler.update(scaler, report)
+      assert GradScaler.reason(updated) == "skipped: overflow"
+      reason = GradScaler.reason(updated, report)
+      assert reason =~ "1 NaN and 1 Inf in 2 of 4 tensors"
+      assert reason =~ ~s("layers.2.0")
+      named = GradScaler.reason(updated, report, names: [nil, "a", "b", nil])
+      assert named == String.replace(reason, "layers.2.0", "b")
+      indexed = GradScaler.reason(updated, report, names: nil)
+      assert indexed == String.replace(reason, ~s("layers.2.0"), "tensor 2")
+
+      expected = %{outcome: :skipped, cause: :overflow, nan_count: 1, inf_count: 1}
+      decision = GradScaler.decision(updated, report)
+      assert Map.take(decision, Map.keys(expected)) == expected
+      assert {decision.bad_tensors, decision.tensor, decision.rank} == {2, 2, nil}
+      assert %{bad_tensors: 0, tensor: nil} = GradScaler.decision(updated)
+
+      measured = GradScaler.measure(@nan_f32, scaler)
+      assert GradScaler.reason(updated, measured) == "skipped: 1 NaN in tensor 0 alone"
+      odd = GradScaler.measure(%{{1, :a} => @nan_f32}, scaler)
+      assert GradScaler.reason(updated, odd) =~ ~s("{1, :a}")
+      refute GradScaler.reason(GradScaler.update(scaler, false))
+
+      assert GradScaler.last_overflow(%Report{}) == nil
+    end
+
+    test "names the rank, and of merged reports the gradient of the last" do
+      scaler = GradScaler.new("torch")
+
+      reports =
+        for {grads, rank} <- [
+              {%{a: @nan_f32, b: f32([1.0])}, 0},
+              {[f32([1.0]), @nan_f32], 1},
+              {[], 2}
+            ],
+            do: GradScaler.set_rank(GradScaler.measure(grads, scaler), scaler, rank)
+
+      merged = GradScaler.merge(reports, :shards, scaler)
+
+      assert {GradScaler.first_overflow(merged), GradScaler.last_overflow(merged)} ==
+               {{[:a], 0}, [1]}
+
+      assert GradScaler.ranks(merged) == %{first: 0, last: 1, loss: nil, failed: nil}
+      updated = GradScaler.update(scaler, merged)
+      assert GradScaler.reason(updated, merged) =~ ~r/^skipped: 2 NaN.* in "1" on rank 1/
+      assert %{rank: 1, tensor: 1, bad_tensors: 0} = GradScaler.decision(updated, merged)
+
+      sent = merged |> Report.encode() |> Report.decode()
+      assert GradScaler.reason(updated, sent) =~ "in tensor 1 on rank 1"
+      assert_raise ArgumentError, ~r/decoded from bytes/, fn -> GradScaler.last_overflow(sent) end
+    end
+  end
+
+  test "a scale outside of the limits is a finding, and only rules with such a first scale are refused" do
+    outside = GradScaler.set_scale(GradScaler.new(), 2.0 ** 30)
+    assert GradScaler.loss_scale(outside) == 2.0 ** 30
+
+    assert [%{kind: :outside_limits, field: "max_scale", value: value}] =
+             GradScaler.diagnose(outside)
+
+    assert value == 2.0 ** 30
+
+    assert GradScaler.loss_scale(GradScaler.new("recommended", init_scale: 2.0 ** 24)) ==
+             2.0 ** 24
+
+    fields = [init_scale: 2.0 ** 30, ceiling_rule: :enforce]
+    assert GradScaler.loss_scale(GradScaler.new("recommended", fields)) == 2.0 ** 24
+    assert GradScaler.traits(GradScaler.new("static", init_scale: 8.0)) == []
+    enforced = [init_scale: 8.0, min_scale: 16.0, floor_rule: :enforce]
+    assert GradScaler.traits(GradScaler.new("static", enforced)) == [:moves]
   end
 
   test "info tells whether there is CUDA, or why not" do

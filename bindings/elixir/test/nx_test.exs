@@ -146,6 +146,23 @@ defmodule GradScaler.NxTest do
     end
   end
 
+  test "a loss can be tensors of any type, also of integers" do
+    scaler = GradScaler.new()
+    grads = Nx.tensor([1.0])
+
+    for {loss, expected} <- [
+          {Nx.tensor(2.0), :finite},
+          {Nx.tensor([1.0, :nan], type: :f16), :not_finite},
+          {Nx.tensor(3), :finite},
+          {%{a: Nx.tensor(3), b: Nx.tensor(:infinity, type: :bf16)}, :not_finite}
+        ],
+        do: assert(GradScaler.measure(grads, scaler, loss: loss).loss == expected)
+
+    assert_raise ArgumentError, ~r/use GradScaler.Defn/, fn ->
+      Nx.Defn.jit(&(GradScaler.measure(grads, scaler, loss: &1) && &1)).(Nx.tensor(1.0))
+    end
+  end
+
   describe "inside defn" do
     @describetag :nx_runtime_call
     alias GradScaler.Defn
@@ -180,7 +197,7 @@ defmodule GradScaler.NxTest do
     defp measured(overflow, number) do
       gradient = Nx.tensor([if(overflow, do: :infinity, else: number)], type: :f64)
       one = GradScaler.new("static", init_scale: 1.0)
-      %{GradScaler.measure(gradient, one, want: [:norm, :amax]) | generation: 0}
+      %{GradScaler.measure(gradient, one, want: [:norm]) | generation: 0}
     end
 
     test "no gradient flows through an update" do
@@ -214,6 +231,69 @@ defmodule GradScaler.NxTest do
       end
     end
 
+    test "a loss that is not finite holds the scale, step by step and in a jitted step, as in an update" do
+      losses = [
+        {0.5, 0.5},
+        {:nan, :nan},
+        {Nx.tensor([1.0, :infinity], type: :f16), :infinity},
+        {Nx.tensor(3), 3},
+        {{Nx.tensor(1.0), Nx.vectorize(Nx.tensor([:neg_infinity]), :lane)}, :nan}
+      ]
+
+      for preset <- ["recommended", "guard", "torch", "fairseq"],
+          scaler = GradScaler.new(preset) do
+        jitted = Nx.Defn.jit(&Defn.update(&1, &2, scaler, 2.0, loss: &3))
+        of_number = &Defn.update(&1, &2, scaler, 2.0, loss: &3)
+
+        for {loss, same} <- losses,
+            overflow <- [0, 1],
+            reduce: {scaler, Defn.init(scaler)} do
+          {expected, state} ->
+            gradient = Nx.tensor([if(overflow == 1, do: :infinity, else: 2.0)], type: :f64)
+            one = %{scaler | state: GradScaler.new("static", init_scale: 1.0).state}
+            report = GradScaler.measure(gradient, one, want: [:norm], loss: same)
+            expected = GradScaler.update(expected, %{report | generation: 0})
+            update = if is_number(loss) or is_atom(loss), do: of_number, else: jitted
+            state = update.(state, overflow, loss)
+            assert {preset, Defn.to_scaler(state, scaler)} == {preset, expected}
+
+            assert Nx.to_number(state.bad_losses_in_a_row) ==
+                     GradScaler.state(expected).bad_losses_in_a_row
+
+            assert Nx.to_number(Defn.skipped(state)) == GradScaler.state(expected).skip
+            {expected, state}
+        end
+      end
+
+      complex = fn ->
+        Defn.update(Defn.init(GradScaler.new()), false, GradScaler.new(), 0,
+          loss: Nx.tensor(Complex.new(1, 2))
+        )
+      end
+
+      assert_raise ArgumentError, ~r/is complex/, complex
+    end
+
+    test "a state that 0.9 saved is refused" do
+      %{scaler: old} =
+        __DIR__ |> Path.join("saved_by_0.9.etf") |> File.read!() |> :erlang.binary_to_term()
+
+      scaler = GradScaler.new("torch")
+      bytes = Nx.from_binary(old.state, :u8)
+      state = %{Defn.init(scaler) | bytes: bytes}
+
+      message =
+        ~r/^state cannot be read by this version .*: 0.9 or an earlier candidate saved this/
+
+      for call <- [
+            fn -> Defn.update(state, false, scaler) end,
+            fn -> Defn.update(Map.delete(state, :bad_losses_in_a_row), false, scaler) end,
+            fn -> Defn.to_scaler(state, scaler) end,
+            fn -> Defn.init(old) end
+          ],
+          do: assert_raise(ArgumentError, message, call)
+    end
+
     test "numbers that code sets in a state hold" do
       scaler = GradScaler.new("torch")
       eight = Nx.tensor(8.0, type: :f64)
@@ -242,7 +322,6 @@ defmodule GradScaler.NxTest do
       {grads, overflow} = Defn.unscale(%{w: lanes}, state, scaler)
       assert overflow == Nx.tensor(0, type: :u8)
       assert Defn.norm(grads) == Nx.tensor(5.0, type: :f64)
-      assert Defn.amax(grads) == Nx.tensor(4.0, type: :f64)
 
       clipped = Nx.devectorize(Defn.clip(grads, 2.5).w)
       assert_in_delta Nx.to_number(clipped[0][0]), 1.5, 1.0e-5
@@ -303,15 +382,14 @@ defmodule GradScaler.NxTest do
       assert %{guard_count: 1, guard_in_a_row: 1, total_guard_skips: 0} = GradScaler.state(back)
       assert Defn.init(back) == state
 
-      predicts = GradScaler.new("openseq2seq_logmax")
-      both = GradScaler.new("openseq2seq_logmax", guard_norm: 4.0)
       no_bytes = Map.delete(state, :bytes)
       negative = %{state | good_steps: Nx.tensor(-1)}
 
       for {message, call} <- [
             {~r/the policy guards, and needs the norm/, fn -> Defn.update(state, 0, scaler) end},
-            {~r/the policy predicts, and needs amax/, fn -> Defn.update(state, 0, predicts) end},
-            {~r/it judges a norm and an amax/, fn -> Defn.update(state, 0, both, 1.0) end},
+            {~r/number is -1.0: beside a loss it must be a norm/,
+             fn -> Defn.update(state, 0, scaler, -1, loss: 0) end},
+            {~r/unknown keys \[:lose\]/, fn -> Defn.update(state, 0, scaler, 1, lose: 0) end},
             {~r/the state has no :bytes: make it/,
              fn -> Defn.update(no_bytes, 0, scaler, 1.0) end},
             {~r/state.good_steps is -1: it must be/, fn -> Defn.to_scaler(negative, scaler) end},
@@ -422,15 +500,6 @@ defmodule GradScaler.NxTest do
 
       {told, _} = unscale.(%{w: Nx.tensor([8.0])}, begin.())
       assert Nx.to_flat_list(told.w) == [2.0]
-    end
-
-    test "predictive rules get the largest gradient" do
-      scaler = GradScaler.new("openseq2seq_logmax")
-      {begin, _, unscale} = GradScaler.Axon.loss_scale(scaler)
-      {_told, state} = unscale.(%{w: Nx.tensor([0.5, -3.0], type: :f64)}, begin.())
-      amax = 3.0 / GradScaler.loss_scale(scaler)
-      expected = GradScaler.update(scaler, GradScaler.number_report(amax))
-      assert GradScaler.Defn.to_scaler(state, scaler) == expected
     end
   end
 

@@ -12,11 +12,12 @@ from gradscaler import Scaler, Want
 
 DTYPES = {1: np.float32, 2: np.float64, 3: np.float16, 4: bfloat16}
 REPORT = "found_inf:f overflow:i status:i measured:I generation:Q amax:d sum_squares:d elements:q nan_count:q "
-REPORT += "inf_count:q first_tensor:q first_element:q underflows_to_zero:q underflows_to_subnormal:q clamped:q"
+REPORT += "inf_count:q first_tensor:q first_element:q last_tensor:q underflows_to_zero:q underflows_to_subnormal:q "
+REPORT += "clamped:q"
 FACTOR = "scale:d inverse:d scale_f32:f inverse_f32:f generation:Q"
-STATE = "log2_mean:d log2_slow_mean:d log2_mean_square:d log2_zero_weight:d log2_slow_zero_weight:d "
-STATE += "good_steps:q steps_since_change:q overflows_since_reset:q failed_backoffs:q events:I status:i "
-STATE += "total_overflows:q total_growths:q total_backoffs:q skip_f32:f"
+STATE = "good_steps:q steps_since_change:q overflows_since_reset:q failed_backoffs:q bad_losses_in_a_row:q "
+STATE += "events:I status:i total_updates:q total_overflows:q total_bad_losses:q total_growths:q total_backoffs:q "
+STATE += "skip_f32:f"
 
 
 def number(text):

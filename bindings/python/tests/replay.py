@@ -29,10 +29,8 @@ def mapping(words):
 
 
 def report_of(step):
-    """Returns a step's report: good ("0"), an overflow ("1"), good with an amax ("a0x1p3") or a norm ("n0x1p3")."""
+    """Returns a step's report: good ("0"), an overflow ("1"), or good with a norm ("n0x1p3")."""
     report = gradscaler.Report(kind=gradscaler.ReportKind.TENSORS, measured=sum(gradscaler.Want), overflow=step == "1")
-    if step.startswith("a"):
-        report.amax = float.fromhex(step[1:])
     if step.startswith("n"):
         report.sum_squares = float.fromhex(step[1:]) ** 2
     return report

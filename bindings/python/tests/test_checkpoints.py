@@ -4,22 +4,22 @@
 import argparse
 import collections
 import copy
+import ctypes
 import dataclasses
 import decimal
 import functools
 import json
 import pathlib
 import pickle
-import struct
-import zlib
 from types import MappingProxyType, SimpleNamespace
 
 import numpy as np
 import pytest
+from saved_by_0_9 import SAVED
 from support import F32, contents, refusal, used_scaler
 
 import gradscaler
-from gradscaler import Error, NoteKind, Policy, Scaler, State
+from gradscaler import Error, LimitRule, NoteKind, Policy, Report, Scaler, State, Status
 from gradscaler import _gradscaler as c
 from gradscaler._policy import _FIELDS
 
@@ -27,33 +27,72 @@ from gradscaler._policy import _FIELDS
 def test_a_state_dict_can_be_read():
     scaler = used_scaler()
     state = scaler.state_dict()
-    named = {"format": "gradscaler", "version": 2, "preset": "megatron", "scale": 2.0**20, "total_overflows": 3}
+    named = {"format": "gradscaler", "version": 3, "preset": "megatron", "scale": 2.0**20, "total_overflows": 3}
     assert {name: state[name] for name in named} == named
     assert {name: state[name] for name in _FIELDS} == {name: getattr(scaler.policy, name) for name in _FIELDS}
     assert {type(state[name]) for name in ("good_steps", "growth_interval", "version")} == {int}
 
 
-def test_a_state_dict_and_a_pickle_of_before_0_3_are_read():
-    scaler, loaded, unpickled = used_scaler(), Scaler("none"), Scaler.__new__(Scaler)
-    saved = {"preset": "megatron", "saved": c.gsc_state_save(scaler.policy, scaler.state).hex()}
-    loaded.load_state_dict({**saved, "loss_scale": 1.0, "skipped": 0})
-    unpickled.__setstate__({"preset": "megatron", "policy": None, "state": saved, "_on": None, "_threads": 1})
-    assert contents(loaded) == contents(unpickled) == contents(scaler)
+def test_bytes_in_hexadecimal_are_read_as_tensor_scaler_and_roundpipe_save_them():
+    scaler, loaded = used_scaler(), Scaler("none")
+    saved = c.gsc_state_save(scaler.policy, scaler.state).hex()
+    loaded.load_state_dict({"preset": "megatron", "saved": saved, "loss_scale": 1.0, "skipped": 0})
+    assert contents(loaded) == contents(scaler)
 
 
 @pytest.mark.parametrize("overflow", [False, True])
-def test_a_state_of_before_0_9_is_read(overflow):
-    scaler, restored = used_scaler(), Scaler("none")
+def test_a_state_is_its_bytes_and_longer_ones_that_are_0(overflow):
+    scaler = used_scaler()
     scaler.update(overflow)
-    state, policy = scaler.state, bytes(scaler.policy)
-    in_0_5 = bytes(state)[:172] + bytes(4) + bytes(state)[176:256]
-    again = pickle.loads(pickle.dumps(state))
-    again.__setstate__({}, in_0_5)
-    states = State.from_bytes(in_0_5), State.from_bytes(bytes(state) + bytes(128)), copy.deepcopy(state), again
-    assert state.skip == overflow and {bytes(each) for each in states} == {bytes(state)}
-    saved = struct.pack("<8s4I", b"GSCSTATE", 1, 28 + len(policy) + 256, len(policy), 256) + policy + in_0_5
-    restored.load_state_dict({"preset": "megatron", "saved": (saved + struct.pack("<I", zlib.crc32(saved))).hex()})
-    assert contents(restored) == contents(scaler)
+    state = scaler.state
+    states = State.from_bytes(bytes(state) + bytes(128)), copy.deepcopy(state), pickle.loads(pickle.dumps(state))
+    assert {bytes(each) for each in states} == {bytes(state)} and state.skip == overflow
+
+
+def loaded_from(saved):
+    return lambda: Scaler("none").load_state_dict(saved)
+
+
+OF_0_9 = {
+    "state": lambda: State.from_bytes(SAVED["state"]),
+    "predictive state": lambda: State.from_bytes(SAVED["predictive state"]),
+    "state in place": lambda: setattr(scaler := Scaler(), "state", state_of_0_9()) or scaler.update(False),
+    "set_scale": lambda: setattr(scaler := Scaler(), "state", state_of_0_9()) or scaler.set_scale(8.0),
+    "combined": lambda: c.gsc_state_combine_decisions(None, Scaler().state, state_of_0_9(), State()),
+    "bytes": lambda: c.gsc_state_load(SAVED["bytes"], Policy("none"), State()),
+    "predictive bytes": lambda: c.gsc_state_load(SAVED["predictive bytes"], Policy("none"), State()),
+    "hexadecimal": loaded_from({"preset": "megatron", "saved": SAVED["bytes"].hex()}),
+    "predictive hexadecimal": loaded_from({"preset": "openseq2seq_logmax", "saved": SAVED["predictive bytes"].hex()}),
+    "torch's dict": lambda: Scaler("none").load_state_dict(torch_state(gradscaler=SAVED["bytes"].hex())),
+    "dict": loaded_from(json.loads(SAVED["dict"])),
+    "dict with this version": loaded_from(json.loads(SAVED["dict"]) | {"version": 3}),
+    "nested dict": loaded_from({"scaler": json.loads(SAVED["dict"])}),
+    "predictive dict": loaded_from(json.loads(SAVED["predictive dict"])),
+    **{name: functools.partial(Report.from_bytes, SAVED[name]) for name in ("report", "flag", "number")},
+    **{name: functools.partial(pickle.loads, saved) for name, saved in SAVED.items() if name.startswith("pickled ")},
+}
+
+
+def state_of_0_9():
+    return State.from_buffer_copy(SAVED["state"])
+
+
+@pytest.mark.parametrize("read", OF_0_9.values(), ids=OF_0_9)
+def test_what_0_9_saved_is_refused_by_one_sentence(read):
+    if "roundpipe" in str(read):
+        pytest.importorskip("torch")
+    with pytest.raises(Error) as refused:
+        read()
+    assert refused.value.status == Status.ERROR_VERSION
+    assert str(refused.value).partition(" cannot ")[2] == (
+        f"be read by this version ({gradscaler.__version__}): 0.9 or an earlier candidate saved this; start anew, and "
+        "set the old scale"
+    )
+
+
+def test_a_state_of_before_0_9_is_refused():
+    with pytest.raises(ValueError, match="a state has 384 bytes, not 256"):
+        State.from_bytes(bytes(256))
 
 
 def test_what_a_state_dict_lacks_is_that_of_its_preset_and_said():
@@ -148,6 +187,30 @@ def test_notes_are_sentences_with_what_they_are_about_the_important_first():
     assert "it is LimitRule.CLAMP_UNLESS_PAST, as in the policy" in ceiling
 
 
+def test_a_scale_outside_of_the_limits_is_set_and_loaded_and_told():
+    for scale, field, where in (2.0**30, "max_scale", "above max_scale, 1.67772e+07"), (2.0**-20, "min_scale", "below"):
+        scaler, of_torch, own = Scaler("recommended"), Scaler("recommended"), Scaler("none")
+        scaler.set_scale(scale)
+        first_of_torch, *_ = of_torch.load_state_dict(torch_state(scale=scale))
+        for note in *scaler.diagnose(), first_of_torch, *own.load_state_dict(scaler.state_dict()):
+            assert (note.kind, note.field, note.value) == (NoteKind.OUTSIDE_LIMITS, field, scale) and where in note
+        assert own.loss_scale == of_torch.loss_scale == scaler.loss_scale == scale and len(own.notes) == 1
+    assert Scaler("recommended").load_state_dict(Scaler("recommended").state_dict()) == []
+
+
+def test_a_first_scale_above_the_ceiling_is_refused_and_in_a_checkpoint_lowered_and_told():
+    message = refusal(lambda: Scaler("torch", max_scale=1024.0), of=Error)
+    sentence = "init_scale is 65536: it must be at most max_scale, which is 1024, unless ceiling_rule is "
+    assert message == f"{sentence}ENFORCE (1)"
+    assert Scaler("torch", max_scale=1024.0, ceiling_rule=LimitRule.ENFORCE).loss_scale == 1024
+    assert Scaler("torch", min_scale=2.0**17).diagnose()[0].kind == NoteKind.OUTSIDE_LIMITS
+    saved, scaler = Scaler("torch"), Scaler("none")
+    saved.set_scale(512.0)
+    notes = scaler.load_state_dict(saved.state_dict() | {"max_scale": 1024.0})
+    assert [(note.kind, note.field, note.value) for note in notes] == [(NoteKind.CHANGED, "init_scale", 1024)]
+    assert (scaler.loss_scale, scaler.policy) == (512, Policy("torch", init_scale=1024.0, max_scale=1024.0))
+
+
 def test_a_scaler_is_named_by_its_prefix_and_saved_with_the_keys_and_types_that_loaders_expect():
     scaler, scalers = Scaler("apex"), {f"loss_scaler{i}": {"loss_scale": 2.0**i, "unskipped": i} for i in range(3)}
     scaler.load_state_dict({"trainer": {"amp": {"scalers": scalers}}}, prefix="trainer.amp.scalers.loss_scaler2")
@@ -183,6 +246,13 @@ def test_a_scaler_is_made_of_a_policy_of_its_own():
     policy.growth_interval = 7
     assert (scaler.policy, scaler.preset) == (Policy("torch", growth_interval=5, init_scale=8), "torch")
     assert pickle.loads(pickle.dumps(policy)).preset == copy.copy(policy).preset == "torch"
+
+
+def test_fields_that_a_policy_was_pickled_without_are_off():
+    policy, size = Policy("guard"), ctypes.sizeof(Policy)
+    shorter = (size - 8).to_bytes(4, "little") + bytes(policy)[4:-8]
+    policy.__setstate__({}, shorter)
+    assert policy == Policy("guard", guard_sample=0, guard_flags=0) and policy.struct_size == size
 
 
 class Meta:
@@ -247,8 +317,8 @@ def test_our_own_state_is_found_where_it_is_without_a_note(place):
 OURS = Scaler("torch").state_dict()
 DEEP = functools.reduce(lambda state, _: {"a": state}, range(20), torch_state())
 OBJECT = "state must be a dict or an object with attributes, not"
-SAVED = c.gsc_state_save(Policy("torch"), Scaler("torch").state).hex()
-DAMAGED = SAVED[:-1] + f"{int(SAVED[-1], 16) ^ 1:x}"
+BYTES = c.gsc_state_save(Policy("torch"), Scaler("torch").state).hex()
+DAMAGED = BYTES[:-1] + f"{int(BYTES[-1], 16) ^ 1:x}"
 
 
 UNREADABLE = [
@@ -265,13 +335,14 @@ UNREADABLE = [
     (DEEP, Error, "more than 16 containers"),
     ({"a": torch_state(scale=-1.0)}, Error, "state['a']['scale'] is -1"),
     (torch_state(growth_interval="x"), Error, "state['growth_interval'] is \"x\""),
-    ({"scaler": {**OURS, "version": 1}}, ValueError, "state['scaler']['version'] is 1"),
+    ({"scaler": {**OURS, "version": 1}}, Error, "state['scaler'] cannot be read by this version"),
+    ({"scaler": {**OURS, "version": 4}}, ValueError, "state['scaler']['version'] is 4: gradscaler"),
     ({"scaler": {**OURS, "version": None}}, ValueError, "state['scaler']['version'] is None"),
     ({"format": "gradscaler"}, ValueError, "state['version'] is absent"),
     ({**OURS, "format": "gradscalar"}, ValueError, "is 'gradscalar': it must be 'gradscaler'"),
     ({"a": OURS, "b": OURS}, ValueError, "several scalers, 'a', 'b': say which by prefix"),
-    ({"preset": "no such", "saved": SAVED}, Error, 'preset is "no such", which is no preset'),
-    ({"preset": None, "saved": SAVED}, KeyError, "the state has no text 'preset'"),
+    ({"preset": "no such", "saved": BYTES}, Error, 'preset is "no such", which is no preset'),
+    ({"preset": None, "saved": BYTES}, KeyError, "the state has no text 'preset'"),
     ({"preset": "torch", "saved": b"00"}, KeyError, "the state has no text 'saved'"),
     ({"preset": "torch", "saved": ""}, Error, "the size of state['saved'] is 0"),
     ({"preset": "torch", "saved": "zz"}, ValueError, "state['saved'] is damaged: it is not hexadecimal"),

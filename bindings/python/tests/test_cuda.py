@@ -22,7 +22,7 @@ import pytest
 from support import CUDA, F32, in_a_forked_child, move, read_only, refusal, run_python, scaler_of, standin
 
 import gradscaler
-from gradscaler import Arrays, Error, Factor, Report, Scaler, Want
+from gradscaler import Arrays, Error, Event, Factor, Loss, Report, Scaler, Want
 from gradscaler import _gradscaler as c
 
 DRIVER = standin()
@@ -132,7 +132,7 @@ def test_reports_and_results_are_those_of_the_host_also_of_held_arrays(kind, pla
         given = (Arrays(grads, *outs),) if hold else (grads, *outs)
         report = call(scaler_of(), *given, want=sum(Want), histogram=True, per_tensor=True)
         written = [getattr(array, "array", array).tobytes() for each in (grads, *outs) for array in each.values()]
-        return bytes(report), report._each, report.histogram, report.bad, report.first_overflow, written
+        return bytes(report), report._each, report.histogram, report.bad, report.last_overflow, written
 
     calls = [Scaler.unscale, functools.partial(Scaler.unscale, clip_value=2.0)]
     calls += [Scaler.unscale_accumulate] if elsewhere and set(places) == {0} else []
@@ -140,6 +140,92 @@ def test_reports_and_results_are_those_of_the_host_also_of_held_arrays(kind, pla
     for call in calls:
         expected = outcome(call, [None] * len(places))
         assert outcome(call, places) == outcome(call, places, hold=True) == expected
+
+
+# ---- the loss before it is scaled ----
+
+PLACES = [([0], None), ([0], 0), ([0, 1], None), ([0, 1], 1), ([None, 1], None), ([None, 1], 1), ([1, None, 0], 0)]
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize(("places", "at"), PLACES)
+@pytest.mark.parametrize("kind", [Tensor, OldTensor, StreamTensor])
+def test_a_loss_is_on_the_host_or_on_a_device_of_the_gradients(kind, places, at, bad):
+    def report_of(call, loss, hold=False):
+        grads = [np.ones(1, F32) if place is None else kind([1], place) for place in places]
+        return call(Scaler("recommended"), Arrays(grads) if hold else grads, loss=loss)
+
+    for call in Scaler.unscale, Scaler.measure:
+        for value, expected in (1, Loss.FINITE), (bad, Loss.NOT_FINITE):
+            losses = [value, [1.0, value], np.full(3, value, np.float16)] if at is None else []
+            losses += [kind([1, value], at), kind(value, at, np.float64)] if at is not None else []
+            for loss, hold in itertools.product(losses, [False, True]):
+                report = report_of(call, loss, hold)
+                assert (report.loss, report.overflow) == (expected, False)
+                assert report.found_inf == (expected == Loss.NOT_FINITE)
+        assert report_of(call, None).loss == Loss.UNKNOWN
+
+
+@pytest.mark.parametrize("at", [None, 1])
+def test_a_micro_batch_with_a_bad_loss_is_not_added_on_a_device(at):
+    total = Tensor([0], 1)
+    for value, expected in (np.nan, [0]), (1, [1]), (np.inf, [1]):
+        loss = value if at is None else Tensor(value, at)
+        report = scaler_of(1.0).unscale_accumulate([Tensor([1], 1)], [total], loss=loss)
+        assert (total.array.tolist(), report.overflow) == (expected, False)
+        assert report.loss == (Loss.FINITE if value == 1 else Loss.NOT_FINITE)
+
+
+def test_a_loss_that_no_device_of_the_gradients_has_is_refused():
+    first, host = Tensor([8]), np.ones(1, F32)
+    for grads in [first], [first, host]:
+        message = refusal(lambda grads=grads: scaler_of().unscale(grads, loss=Tensor(1, 1)))
+        assert message == "loss is on cuda:1, where no gradient is: pass it on a device of the gradients"
+    message = refusal(lambda: scaler_of().unscale([host], loss=Tensor(1, 1)), of=Error)
+    assert message == "loss is on cuda:1: this call is for arrays in host memory"
+    for loss, why in (
+        (Tensor(1, 0, np.int32), "has dtype int32"),
+        (Tensor(1, 0, np.complex64), "is complex64: a loss is real"),
+        (np.ones(1, int), "has dtype int64"),
+    ):
+        assert refusal(lambda loss=loss: scaler_of().unscale([first], loss=loss), of=Error).startswith(f"loss {why}")
+    assert (first.array.tolist(), host.tolist()) == ([8], [1])
+
+
+def test_the_loss_of_the_same_stream_waits_for_nothing_and_of_another_the_call_waits(behind):
+    stream = new_stream()
+    ours, other = framework_on(stream), framework_on(new_stream())
+    for kind, waits in (ours, []), (other, [1]), (Tensor, [1, 1]):
+        loss = kind([np.nan])
+        report = Scaler("recommended").measure([ours([1])], loss=loss)
+        assert behind == waits and loss.streams == [stream]
+        assert report.loss == Loss.NOT_FINITE
+        behind[:] = waits
+
+
+def test_torch_exports_its_loss_from_its_device(monkeypatch):
+    torch, at = torch_on(monkeypatch, handle := new_stream())
+    torch.detach = lambda self: self
+    tensor, loss = torch([1], 1), torch([np.inf], 1)
+    assert scaler_of().measure([tensor], loss=loss).loss == Loss.NOT_FINITE
+    assert (tensor.streams, loss.streams, at) == ([-1], [handle], [0])
+
+
+def test_a_graph_judges_the_loss_of_each_replay():
+    kind, scaler = framework_on(stream := new_stream()), Scaler("recommended", init_scale=8.0)
+    tensor, loss = kind([8]), kind([1])
+    with captured(stream) as replays:
+        report = scaler.unscale([tensor], loss=loss)
+        with pytest.raises(ValueError, match="a loss of the host would be the same at each replay"):
+            scaler.unscale([tensor], loss=1.0)
+        with pytest.raises(Error, match="cuda:0: the stream is being captured"):
+            scaler.unscale([tensor], loss=Tensor([1]))
+    for value, event in (1, Event(0)), (np.nan, Event.BAD_LOSS | Event.SKIPPED), (2, Event(0)):
+        loss.array[:] = value
+        assert replays[0]() == 0
+        assert report.loss == (Loss.NOT_FINITE if event else Loss.FINITE) and report.found_inf == bool(event)
+        assert scaler.update(report) == event
+    assert scaler.loss_scale == 8
 
 
 def test_a_framework_makes_the_results():

@@ -110,13 +110,13 @@ def of_c(options=None, on=None, report=REPORT):
     return lambda _: c.gsc_measure(on, None, [ones(), ones()], options, report)
 
 
+def of_names(names, per_tensor=None):
+    return lambda s: c.gsc_state_reason(s.state, None, per_tensor, names, gradscaler._structs.Reason())
+
+
 MESSAGES = [
     (lambda s: Policy("torch", min_scale=-1.0), "min_scale is -1: it must be above 0, finite and"),
     (lambda s: s.clip_factor(s.measure(X), 1.0), "the report has no norm: pass want=gradscaler.Want.NORM"),
-    (
-        lambda s: Scaler("static", target_amax=1.0, growth_factor=2.0).update(s.measure(X)),
-        NOT_MEASURED % ("amax", "AMAX"),
-    ),
     (lambda s: s.measure(X, factor=Factor()), "factor.scale is 0: it must be finite and above 0: a state"),
     (lambda s: s.measure([ones(dtype=int)]), f"grads[0] has dtype int64, which is not supported: pass {TAKEN}"),
     (lambda s: Policy("pytorch"), 'preset is "pytorch", which is no preset: did you mean "torch"?'),
@@ -201,6 +201,19 @@ MESSAGES = [
     (of_c({3: 1.0}), "options: there is no field 3"),
     (of_c(3), "options must be a dict or None"),
     (of_c([("want", 1)]), "options must be a dict or None"),
+    (of_c({"loss": c.hold(X * 2, None, -1, None)}), "loss: expected one held array, not 2"),
+    (of_c({"loss": "x"}), "loss is no array but <class 'str'>"),
+    # the names of arrays
+    (of_names("abc"), "names must be a list of texts, not <class 'str'>"),
+    (of_names(b"abc"), "names must be a list of texts, not <class 'bytes'>"),
+    (of_names(3), "names must be a list of texts, not <class 'int'>"),
+    (of_names(["a", 3]), "names[1] must be a text or None, not <class 'int'>"),
+    (of_names([None, b"a"]), "names[1] must be a text or None, not <class 'bytes'>"),
+    (of_names(["a\0b"]), "names[0]: embedded null character"),
+    (of_names(["\ud800"]), "'utf-8' codec can't encode character"),
+    (of_names(["a"], bytes(2 * SIZE)), "2 structs and 1 names"),
+    (of_names(["a"], b""), "0 structs and 1 names"),
+    (of_names(None, bytes(SIZE - 1)), "per_tensor has 255 bytes, not a multiple of 256"),
     (of_c(report=(MEMORY, SIZE + 1)), "report has 255 bytes"),
     (of_c(report=(MEMORY, 600)), "report: the offset is 600"),
     (of_c(on=(None, 0, 3)), "the workspace must be Memory"),
@@ -225,7 +238,7 @@ OUTS = [
 for out, message in OUTS:
     MESSAGES += [(lambda s, out=out: s.unscale(GRADS, out), message), (lambda _, out=out: Arrays(GRADS, out), message)]
     MESSAGES += [(lambda s, out=out: s.unscale_accumulate(GRADS, out), message)]
-FIELDS = {"overflow": 2, "status": 5, "measured": 8, "kind": 5, "flags": 1, "nan_count": -1}
+FIELDS = {"overflow": 2, "status": 5, "measured": 8, "kind": 5, "has_flag": 2, "loss": 3, "nan_count": -1}
 FIELDS |= {"amax": -1.0, "sum_squares": -1.0}
 for name, it in FIELDS.items():
     setattr(raw := gradscaler._structs.Report(), name, it)
@@ -247,6 +260,20 @@ NO_REPORTS = [None, 3, 1.0, "no", [True], np.ones(1), Factor(), [GOOD_REPORT, No
 MESSAGES += [(lambda s, it=it: s.update(it), "expected the report of unscale, or several, not ") for it in NO_REPORTS]
 LOSSES = "1", None, b"1", [[1.0], ["x"]], np.int64(3), object(), {}
 MESSAGES += [(lambda s, it=it: s.scale(it), "loss has dtype ") for it in LOSSES]
+NO_LOSSES = [
+    ("1", "loss='1': expected a number"),
+    (1j, "loss=1j: float() argument must be"),
+    ({"a": 1.0}, "loss={'a': 1.0}: "),
+    ([1.0, "x"], "loss[1]='x': "),
+    ([[1.0]], "loss[0]=[1.0]: "),
+    (10**400, "loss=1000"),
+    (b"1", "loss has format B, which is not supported"),
+    (ones(dtype=int), f"loss has dtype int64, which is not supported: pass {TAKEN}"),
+    (np.array(1j), "loss is complex128: a loss is real, so give its real part"),
+    (ones(4, 4)[:, 1], "loss is not contiguous: pass a contiguous copy"),
+]
+for call in Scaler.measure, Scaler.unscale, lambda s, grads, loss: s.unscale_accumulate(grads, [ones()], loss=loss):
+    MESSAGES += [(lambda s, it=it, call=call: call(s, X, loss=it), message) for it, message in NO_LOSSES]
 MESSAGES += [(of_c(on=it), "exec must be a context or None") for it in (3, "cpu", ones(), Scaler(), c.gsc_version)]
 CONTAINERS = "expected a list or dict of arrays, not"
 NO_CONTAINERS = (None, "NoneType"), (3, "int"), (1.5, "float"), (object(), "object")
@@ -301,7 +328,7 @@ def test_a_number_of_any_kind_becomes_the_nearest_double_and_a_count_stays_whole
         assert message.startswith(name) and message.endswith(why) and len(message) < 120
 
 
-KINDS_OF_FIELDS = {name: kind for name, kind in Policy._fields_ if name not in ("struct_size", "reserved")}
+KINDS_OF_FIELDS = {name: kind for name, kind in Policy._fields_ if name != "struct_size"}
 NO_NUMBERS = [
     (name, value)
     for name, kind in KINDS_OF_FIELDS.items()

@@ -27,7 +27,7 @@ def test_an_outlier_is_skipped_and_said():
     assert scaler.reason == "skipped: the norm, 9, is above 2.5, 1 in a row"
     assert "outliers skipped 1, " in repr(scaler) and "outliers" not in repr(Scaler("torch"))
     fed(scaler, math.nan)
-    assert scaler.reason == "skipped: overflow"
+    assert scaler.reason == "skipped: 1 NaN"
 
 
 def test_unscale_measures_what_a_guard_judges_by_and_clips_by_its_factor():
@@ -62,7 +62,7 @@ HALF, QUARTER = (f"clipped: multiplied by {4 / n:g}: the norm, {n}, is above 4, 
 
 
 def test_the_reason_that_decided_is_the_first_of_those_that_were_joined():
-    for norm, loss, reasons in (2, 8, [HALF]), (8, 16, [QUARTER, HALF]), (math.inf, 8, ["skipped: overflow", HALF]):
+    for norm, loss, reasons in (2, 8, [HALF]), (8, 16, [QUARTER, HALF]), (math.inf, 8, ["skipped: 1 Inf", HALF]):
         norms, losses = (Scaler("none", guard_norm=4, guard_flags=Guard.CLIP) for _ in range(2))
         fed(norms, norm)
         fed(losses, loss)
@@ -131,5 +131,5 @@ def test_bits_are_printed_by_their_names():
 
 
 def test_a_policy_is_replaced_with_fields_that_are_checked_together():
-    changed = Policy("recommended").replace(max_scale=2.0**-20, min_scale=2.0**-30)
+    changed = Policy("recommended").replace(max_scale=2.0**-20, min_scale=2.0**-30, init_scale=2.0**-22)
     assert (changed.preset, changed.max_scale, changed.hysteresis) == ("recommended", 2.0**-20, 0)

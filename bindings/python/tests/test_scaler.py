@@ -2,9 +2,11 @@
 """A Scaler in a training loop: its calls and their results."""
 
 import copy
+import gc
 import json
 import math
 import pickle
+import weakref
 
 import numpy as np
 import pytest
@@ -388,6 +390,110 @@ def test_a_policy_is_what_it_says_and_one_of_bytes_says_all_that_is_not_0():
     policies = [Policy.from_buffer_copy(bytes(Policy(preset))) for preset in gradscaler.presets()]
     for policy in [*policies, *(thing for thing, _ in SAYS if isinstance(thing, Policy))]:
         assert eval(repr(policy), vars(gradscaler)) == policy
+
+
+# ---- the array that is nearest to the cause ----
+
+
+def with_bad(*bad, count=5):
+    """Returns gradients by name, NaN in those of these numbers."""
+    return {f"layer{i}": np.full(2, np.nan if i in bad else 1, F32) for i in range(count)}
+
+
+NEAREST = "the last, nearest to the cause, is"
+
+
+def test_the_last_array_with_an_overflow_is_named_and_kept_with_the_report():
+    report = Scaler("torch").unscale(with_bad(1, 3), per_tensor=True)
+    for each in report, copy.copy(report), through_pickle(report):
+        assert (each.last_overflow, each.last_tensor, each.first_overflow) == ("layer3", 3, ("layer1", 0))
+        assert "first_overflow=('layer1', 0), last_overflow='layer3'" in repr(each)
+    assert [each.last_tensor for each in report.per_tensor.values()] == [0, 1, 0, 3, 0]
+    bare = Report.from_bytes(bytes(report))
+    assert (bare.last_overflow, bare.last_rank) == (3, None)
+    assert "last_overflow" not in repr(Scaler("torch").measure(with_bad(2)))
+    assert Scaler("torch").measure(with_bad()).last_overflow is None
+
+
+def test_of_ranks_the_last_overflow_is_kept_with_its_rank():
+    scaler = Scaler("torch")
+    reports = [scaler.set_rank(scaler.measure(with_bad(*bad)), rank) for rank, bad in enumerate([(), (1,), (0, 2), ()])]
+    merged = Report.merge(map(Report.from_bytes, map(bytes, reports)), names=reports[0].names)
+    assert (merged.first_overflow, merged.rank) == (("layer1", 0), 1)
+    assert (merged.last_overflow, merged.last_rank) == ("layer2", 2)
+    scaler.update(merged)
+    assert scaler.reason == 'skipped: 6 NaN, the last in "layer2" on rank 2'
+
+
+def test_of_ranks_the_first_bad_loss_is_kept_with_its_rank():
+    scaler, losses = Scaler("recommended"), [1.0, np.nan, np.inf]
+    reports = [scaler.set_rank(scaler.measure(with_bad(), loss=loss), rank) for rank, loss in enumerate(losses)]
+    merged = Report.merge(reports)
+    assert (merged.loss_rank, merged.rank, reports[0].loss_rank) == (1, None, None)
+    scaler.update(merged)
+    assert scaler.reason == "skipped: the loss was not finite before it was scaled on rank 1, 1 in a row"
+
+
+def test_a_reason_names_the_array_that_is_nearest_to_the_cause():
+    scaler = Scaler("torch")
+    for grads, reason in (
+        (with_bad(3), '2 NaN in "layer3" alone'),
+        (with_bad(1, 3), f'4 NaN in 2 of 5 tensors; {NEAREST} "layer3"'),
+        ({"a": with_bad(), "b": [np.float32([np.inf])]}, '1 Inf in "b.0" alone'),
+        ([np.float32([1]), np.float32([np.nan, np.inf])], "1 NaN and 1 Inf in tensor 1 alone"),
+        ({"é\0\ud800": np.float32([np.nan])}, '1 NaN in "é\\0?" alone'),
+        ({"": np.float32([np.nan])}, '1 NaN in "" alone'),
+        ({3: np.float32([np.nan]), "x" * 400: np.float32([1])}, "1 NaN in tensor 0 alone"),
+    ):
+        report = scaler.unscale(grads)
+        scaler.update(report)
+        _ = report.bad
+        assert scaler.reason == f"skipped: {reason}" and scaler.multiplier == 0
+    scaler.update(scaler.unscale({"x" * 400: np.float32([np.nan])}))
+    assert scaler.reason.startswith('skipped: 1 NaN in "xxx') and scaler.reason.endswith('..." alone')
+    scaler.update(False)
+    assert scaler.reason == ""
+
+
+def test_a_reason_is_of_the_last_update_and_keeps_no_gradients():
+    scaler, grads = Scaler("torch"), with_bad(1)
+    alive = weakref.ref(grads["layer1"])
+    scaler.update(scaler.unscale(grads))
+    del grads
+    gc.collect()
+    assert alive() is None and '"layer1"' in scaler.reason
+    for restored in through_pickle(scaler), through_state_dict(scaler):
+        assert restored.reason == "skipped: overflow" and restored.skip
+    scaler.update(True)
+    assert scaler.reason == "skipped: overflow"
+    scaler.set_scale(8.0)
+    assert scaler.reason == ""
+
+
+def test_the_reason_of_several_reports_is_of_the_last_that_overflowed():
+    scaler = Scaler("torch")
+    good, one, other = (scaler.measure(with_bad(*bad)) for bad in ((), (1, 2), (0, 3)))
+    scaler.update([good, one, good])
+    assert scaler.reason == f'skipped: 4 NaN in 2 of 5 tensors; {NEAREST} "layer2"'
+    scaler.update([one, good, other])
+    assert scaler.reason == 'skipped: 8 NaN, the last in "layer3"'
+
+
+def test_a_step_without_gradients_has_an_event_and_is_a_good_step():
+    scaler = Scaler("torch")
+    for grads in [], {}, [np.empty(0, F32)], {"a": None}:
+        assert scaler.update(scaler.unscale(grads)) == Event.EMPTY
+    assert (scaler.state.empty_in_a_row, scaler.state.good_steps, scaler.skip) == (4, 4, False)
+    flag, one = Report.of_flag, [np.ones(1, F32)]
+    for others, event in (
+        (lambda: [scaler.measure([])], Event.EMPTY),
+        (lambda: [flag(False)], Event(0)),
+        (lambda: [Report.merge([flag(False)])], Event(0)),
+        (lambda: [scaler.measure(one)], Event(0)),
+        (lambda: [flag(True)], Event.SKIPPED | Event.BACKED_OFF),
+    ):
+        assert scaler.update([scaler.measure([]), *others()]) == event
+    assert scaler.update(False) == Event(0)
 
 
 # ---- merged and failed reports, and ranks ----

@@ -26,9 +26,7 @@ defmodule GradScaler.Axon do
   @doc "Returns the `:loss_scale` for `Axon.Loop.trainer/4` by the rules of a scaler. Refuses rules with a guard."
   @spec loss_scale(GradScaler.t()) :: {fun, fun, fun}
   def loss_scale(%GradScaler{} = scaler) do
-    traits = GradScaler.traits(scaler)
-
-    if :guards in traits do
+    if :guards in GradScaler.traits(scaler) do
       raise ArgumentError,
             "the policy guards, but Axon tells its optimizer of no outlier: set guard_norm, guard_ratio " <>
               "and guard_sigmas to 0, or write the step with GradScaler.Defn"
@@ -36,8 +34,7 @@ defmodule GradScaler.Axon do
 
     unscale = fn grads, state ->
       {unscaled, overflow} = Defn.unscale(grads, state, scaler)
-      amax = if :needs_amax in traits, do: Defn.amax(unscaled)
-      {with_overflow(unscaled, overflow, scaler), Defn.update(state, overflow, scaler, amax)}
+      {with_overflow(unscaled, overflow, scaler), Defn.update(state, overflow, scaler)}
     end
 
     {fn -> Defn.init(scaler) end, &Defn.scale_loss/2, unscale}

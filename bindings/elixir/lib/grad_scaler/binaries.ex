@@ -29,16 +29,17 @@ defmodule GradScaler.Binaries do
     exec = device(tensors, names)
     dtypes = if function == :unscale_accumulate, do: Enum.map(out, &dtype/1), else: out
     out = outputs(function, exec, tensors, out, names)
-    arguments = [exec, factor, encode(tensors), encode(out), TensorOptions.encode(options)]
-    call(function, arguments, tensors, {out, dtypes}, names)
+    arguments = [exec, factor, encode(tensors), encode(out), encode_options(options, exec)]
+    call(scheduled(function, tensors, options), arguments, tensors, {out, dtypes}, names)
   end
 
   @doc "Returns the report of `:unscale` into the tensors' own dtypes, without the results."
   @spec measure(binary | nil, [tensor], TensorOptions.t(), names) :: Report.t()
   def measure(factor, tensors, options \\ %TensorOptions{}, names \\ %{}) do
     exec = device(tensors, names)
-    arguments = [exec, factor, encode(tensors), TensorOptions.encode(options)]
-    {_none, report} = call(:measure, arguments, tensors, {[], []}, names)
+    arguments = [exec, factor, encode(tensors), encode_options(options, exec)]
+    function = scheduled(:measure, tensors, options)
+    {_none, report} = call(function, arguments, tensors, {[], []}, names)
     report
   end
 
@@ -48,7 +49,7 @@ defmodule GradScaler.Binaries do
     # A device returns only a status. The same call on the host with no tensors checks the factor and has a message.
     if exec, do: Error.check!(Native.measure(nil, factor, [], nil))
 
-    result = apply(Native, scheduled(function, tensors), arguments)
+    result = apply(Native, function, arguments)
 
     case Error.check!(with_names(result, tensors, dtypes), names) do
       {:ok, report, per_tensor, histogram} ->
@@ -69,8 +70,9 @@ defmodule GradScaler.Binaries do
   defp with_names(result, _tensors, _dtypes), do: result
 
   # Returns the function's variant for the scheduler that the work needs.
-  defp scheduled(function, tensors) do
-    if bytes(tensors, 0) > @max_bytes, do: :"#{function}_dirty", else: function
+  defp scheduled(function, tensors, %{loss: loss}) do
+    bytes = bytes(List.wrap(loss) ++ tensors, 0)
+    if bytes > @max_bytes, do: :"#{function}_dirty", else: function
   end
 
   defp bytes([{_dtype, binary} | rest], sum), do: bytes(rest, sum + byte_size(binary))
@@ -123,6 +125,12 @@ defmodule GradScaler.Binaries do
 
     {_memory, tensors} = DeviceTensor.allocate(exec, sizes)
     tensors
+  end
+
+  # Copies a loss in host memory to the device of the tensors.
+  defp encode_options(%TensorOptions{loss: loss} = options, exec) do
+    copied = if exec && is_tuple(loss), do: hd(DeviceTensor.copy(exec, [loss])), else: loss
+    TensorOptions.encode(%{options | loss: copied && encode_one(copied)})
   end
 
   defp encode(tensors), do: for(tensor <- tensors, do: encode_one(tensor))

@@ -20,7 +20,7 @@ defmodule GradScaler.Checkpoint do
   format. A note has:
 
     * `message` - a sentence
-    * `kind` - `:format`, `:missing`, `:ignored`, `:changed`, `:unusable` or `:lost`
+    * `kind` - `:format`, `:missing`, `:ignored`, `:changed`, `:unusable`, `:outside_limits` or `:lost`
     * `field` - a field of the policy or the state; with `:format` the name of the format
     * `value` - the number in force
 

@@ -45,14 +45,26 @@ defmodule GradScaler.Defn do
 
   A compiled loop does not stop by the flag `:stop`: it goes on to skip or clip outliers. Stop the training
   when `state.guard_in_a_row` reaches the policy's `guard_max_in_a_row`.
+
+  ## A loss that is not finite
+
+  If the rules hold the scale at such a loss, as "recommended" and "guard" do, give `update/5` the loss before
+  it is scaled, and update before the step:
+
+      {grads, overflow} = GradScaler.Defn.unscale(grads, state, scaler)
+      state = GradScaler.Defn.update(state, overflow, scaler, nil, loss: loss)
+      params = GradScaler.Defn.skip(sgd(params, grads), params, GradScaler.Defn.skipped(state))
+
+  Stop the training when `state.bad_losses_in_a_row` reaches the policy's `max_failed_backoffs`.
   """
   use GradScaler.Transform
-  alias GradScaler.{Error, Factor, Leaf, Native, State, Tree}
+  alias GradScaler.{Binaries, Constants, Error, Factor, Fields, Leaf, Native, Report, State}
+  alias GradScaler.{TensorOptions, Tree}
 
   @max_float 3.4028234663852886e38
   @numbers ~w(scale next guard_mean guard_variance guard_multiplier guard_threshold guard_value)a
-  @counts ~w(good_steps steps_since_change overflows_since_reset guard_count guard_in_a_row
-             total_guard_skips)a
+  @counts ~w(good_steps steps_since_change overflows_since_reset bad_losses_in_a_row guard_count
+             guard_in_a_row total_guard_skips)a
   @types Enum.map(@numbers, &{&1, {:f, 64}}) ++ Enum.map(@counts, &{&1, {:s, 64}})
   @size byte_size(State.encode(%State{}))
 
@@ -139,15 +151,6 @@ defmodule GradScaler.Defn do
     Nx.sqrt(sum_squares(tree))
   end
 
-  @doc "Returns the largest finite magnitude of a tree's floats as a float64 scalar, for predictive rules."
-  @spec amax(GradScaler.tree()) :: term
-  deftransform amax(tree) do
-    reduce(tree, f64(0.0), fn leaf, most ->
-      finite = Nx.select(not_finite(leaf), f64(0.0), Nx.abs(double(leaf)))
-      Nx.max(most, Nx.reduce_max(finite))
-    end)
-  end
-
   @doc "Clips gradients to a global norm, as torch.nn.utils.clip_grad_norm_: times min(1, max_norm / (norm + 1e-6))."
   @spec clip(GradScaler.tree(), number) :: GradScaler.tree()
   deftransform clip(grads, max_norm) do
@@ -167,11 +170,20 @@ defmodule GradScaler.Defn do
   element is not 0, the step overflowed.
 
   If the rules have a guard, `number` is the norm of the unscaled gradients before clipping, or another
-  number to judge, such as the loss. If they are predictive (`target_amax`), it is `amax/1`.
+  number to judge, such as the loss.
+
+    * `:loss` - the loss before it was scaled: a number, a tensor of any shape, or a tree of them. A `number`
+      beside it must be a norm
   """
-  @spec update(state, term, GradScaler.t(), term) :: state
-  deftransform update(state, overflow, %GradScaler{policy: policy} = scaler, number \\ nil) do
-    traits = GradScaler.traits(scaler)
+  @spec update(state, term, GradScaler.t(), term, keyword) :: state
+  deftransform update(
+                 state,
+                 overflow,
+                 %GradScaler{policy: policy} = scaler,
+                 number \\ nil,
+                 options \\ []
+               ) do
+    options = Keyword.validate!(options, loss: nil)
 
     unless Code.ensure_loaded?(Nx) and function_exported?(Nx, :runtime_call, 4) do
       raise ArgumentError,
@@ -179,32 +191,31 @@ defmodule GradScaler.Defn do
               "#{Application.spec(:nx, :vsn)}"
     end
 
-    case {:guards in traits, :needs_amax in traits} do
-      {true, true} ->
-        raise ArgumentError,
-              "the policy guards and predicts: it judges a norm and an amax, and a traced update takes one number"
-
-      {true, false} when number == nil ->
-        raise ArgumentError,
-              "the policy guards, and needs the norm: update(state, overflow, scaler, norm(grads))"
-
-      {false, true} when number == nil ->
-        raise ArgumentError,
-              "the policy predicts, and needs amax: update(state, overflow, scaler, amax(grads))"
-
-      _ ->
-        number = double(number || 0)
-        read = {known!(state), any_overflow(overflow), number}
-        unless number.shape == {} and number.vectorized_axes == [], do: refuse(number)
-        Nx.runtime_call(templates(), read, [policy: policy], &__MODULE__.step/2)
+    if number == nil and :guards in GradScaler.traits(scaler) do
+      raise ArgumentError,
+            "the policy guards, and needs the norm: update(state, overflow, scaler, norm(grads))"
     end
+
+    number = double(number || 0)
+
+    unless number.shape == {} and number.vectorized_axes == [] do
+      raise ArgumentError, "a tensor of the shape #{dimensions(number)} is no number to judge"
+    end
+
+    read = {known!(state), any_overflow(overflow), number, judged(options[:loss])}
+    Nx.runtime_call(templates(), read, [policy: policy], &__MODULE__.step/2)
   end
 
-  defp refuse(number) do
-    raise ArgumentError, "a tensor of the shape #{dimensions(number)} is no number to judge"
-  end
+  # Returns a number of the constants for a loss.
+  defp judged(nil), do: loss_constant(:unknown)
+  defp judged(number) when is_number(number) or is_atom(number), do: judged(f64(number))
 
-  @doc "Returns 1 if the last update says to skip the step, because of an overflow or an outlier, else 0."
+  defp judged(loss),
+    do: Nx.select(overflow(loss), loss_constant(:not_finite), loss_constant(:finite))
+
+  defp loss_constant(name), do: Nx.tensor(Constants.number(:loss, name, "loss"), type: {:u, 8})
+
+  @doc "Returns 1 if the last update says to skip the step: an overflow, a bad loss or an outlier; else 0."
   @spec skipped(state) :: term
   deftransform skipped(%{guard_multiplier: multiplier}) do
     Nx.equal(multiplier, f64(0.0))
@@ -220,14 +231,29 @@ defmodule GradScaler.Defn do
 
   @doc false
   # Called while the program runs. The calling process can hold the device, so all tensors here are binaries.
-  def step({state, overflow, number}, policy: policy) do
-    report =
-      if Nx.to_number(overflow) != 0,
-        do: Native.report_from_flag(1),
-        else: Native.report_from_number(Nx.to_number(number))
-
-    bytes = Error.ok!(Native.state_update(nil, policy, bytes(state), Error.ok!(report)))
+  def step({state, overflow, number, loss}, policy: policy) do
+    loss = Constants.name(:loss, Nx.to_number(loss))
+    report = report(Nx.to_number(overflow) != 0, Nx.to_number(number), loss)
+    bytes = Error.ok!(Native.state_update(nil, policy, bytes(state), report))
     tensors(bytes, backend: Nx.BinaryBackend)
+  end
+
+  defp report(true, _number, :unknown), do: Error.ok!(Native.report_from_flag(1))
+  defp report(false, number, :unknown), do: Error.ok!(Native.report_from_number(number))
+
+  # A report of a flag or of a number cannot have a loss; a merged report and a report of tensors can.
+  defp report(true, _number, loss),
+    do: Report.encode(%Report{kind: :merged, has_flag: true, overflow: true, loss: loss})
+
+  defp report(false, number, _loss) when is_number(number) and number < 0 do
+    raise ArgumentError,
+          "number is #{number}: beside a loss it must be a norm, which is not negative"
+  end
+
+  defp report(false, number, loss) do
+    number = {:f64, Fields.f64(number, "number")}
+    report = Binaries.measure(nil, [number], %TensorOptions{want: [:norm]})
+    Report.encode(%{report | loss: loss})
   end
 
   defp tensors(bytes, options) do
@@ -263,10 +289,16 @@ defmodule GradScaler.Defn do
 
   defp known!(state) do
     for name <- [:bytes | Keyword.keys(@types)], into: %{} do
-      {name,
-       Map.get(state, name) ||
-         raise(ArgumentError, "the state has no #{inspect(name)}: make it with init(scaler)")}
+      {name, Map.get(state, name) || refuse_without(name, state)}
     end
+  end
+
+  # What a version before 0.10 saved has its own error, if its bytes are there while the program is made.
+  defp refuse_without(name, state) do
+    if is_map_key(state, :bytes) and not Leaf.traced?(state.bytes),
+      do: State.decode(Nx.to_binary(state.bytes))
+
+    raise ArgumentError, "the state has no #{inspect(name)}: make it with init(scaler)"
   end
 
   # ---- numbers ----

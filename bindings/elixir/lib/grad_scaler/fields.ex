@@ -2,7 +2,7 @@ defmodule GradScaler.Fields do
   @moduledoc false
   # Fields of structs as bytes, for the generated structs.ex. Erlang's floats are finite; Inf and NaN are atoms.
 
-  alias GradScaler.Constants
+  alias GradScaler.{Constants, Error, Native}
 
   @doc "Returns the number in 4 or 8 bytes."
   def real(<<x::little-float-64>>), do: x
@@ -91,6 +91,11 @@ defmodule GradScaler.Fields do
     |> Enum.take_while(fn {name, _summary} -> name end)
     |> Map.new()
   end
+
+  @doc "Raises the library's error about what a candidate before 0.10 saved, such as a policy of 8 bytes."
+  @spec refuse_candidate(binary) :: no_return
+  def refuse_candidate(label),
+    do: Error.check!(Native.policy_check(<<8::little-32, 0::32>>), %{"policy" => label})
 
   @doc "Raises an error that names the refused argument."
   @spec refuse(binary, term, binary) :: no_return

@@ -4,11 +4,11 @@ defmodule GradScaler.Native do
   # The C functions, one to one; the manifest and the header describe them.
   #
   # Structs are binaries of their exact size, which the modules of structs.ex encode and decode, lists of structs one
-  # binary, tensors {dtype, binary} with the dtype's number, and results new binaries. A list that a call fills has as
-  # many structs as there are: the C function is called for their number first. What the caller passes is never written.
-  # Options are the tuple that GradScaler.TensorOptions.encode/1 makes, or nil; what they ask for comes last in the
-  # results, nil if it was not asked for. A refusal is {:error, error} with the members of gsc_error as a map; nothing
-  # here raises.
+  # binary, names a list of binaries and nil, tensors {dtype, binary} with the dtype's number, and results new binaries.
+  # A list that a call fills has as many structs as there are: the C function is called for their number first. What the
+  # caller passes is never written. Options are the tuple that GradScaler.TensorOptions.encode/1 makes or nil; what they
+  # ask for comes last in the results, nil if it was not asked for. A refusal is {:error, error} with the members of
+  # gsc_error as a map; nothing here raises.
   #
   # `exec` is nil, or a device. On a CUDA device tensors are {dtype, memory, offset, bytes}, outputs are written in
   # place and structs are binaries all the same: each call waits for its results, on a dirty scheduler. A device is
@@ -22,7 +22,7 @@ defmodule GradScaler.Native do
   # Loaded by the first call, not by the compiler, which runs before the library is there.
   @compile {:autoload, false}
   @on_load :load
-  @version 2304
+  @version 2560
 
   @type dtype :: non_neg_integer
   @type device :: reference
@@ -120,8 +120,9 @@ defmodule GradScaler.Native do
   @spec state_combine_decisions(device | nil, binary, binary) :: {:ok, binary} | error
   def state_combine_decisions(_exec, _state, _other), do: :erlang.nif_error(:nif_not_loaded)
 
-  @spec state_reason(binary) :: {:ok, binary} | error
-  def state_reason(_state), do: :erlang.nif_error(:nif_not_loaded)
+  @spec state_reason(binary, binary | nil, binary | nil, [binary | nil] | nil) ::
+          {:ok, binary} | error
+  def state_reason(_state, _report, _per_tensor, _names), do: :erlang.nif_error(:nif_not_loaded)
 
   @spec factor_clip_outlier(device | nil, binary | nil, binary) :: {:ok, binary} | error
   def factor_clip_outlier(_exec, _factor, _state), do: :erlang.nif_error(:nif_not_loaded)

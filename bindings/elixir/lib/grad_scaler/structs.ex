@@ -85,6 +85,13 @@ defmodule GradScaler.Constants do
     ]
   end
 
+  def all(:bad_loss) do
+    [
+      overflow: 0,
+      hold: 1
+    ]
+  end
+
   def all(:guard_sample) do
     [
       as_is: 0,
@@ -111,7 +118,7 @@ defmodule GradScaler.Constants do
       moves: 1,
       guards: 2,
       needs_norm: 4,
-      needs_amax: 8
+      holds: 8
     ]
   end
 
@@ -130,6 +137,14 @@ defmodule GradScaler.Constants do
       number: 2,
       merged: 3,
       flag: 4
+    ]
+  end
+
+  def all(:loss) do
+    [
+      unknown: 0,
+      finite: 1,
+      not_finite: 2
     ]
   end
 
@@ -152,7 +167,9 @@ defmodule GradScaler.Constants do
       stopped: 128,
       stale: 256,
       outlier: 512,
-      clipped: 1024
+      clipped: 1024,
+      bad_loss: 2048,
+      empty: 4096
     ]
   end
 
@@ -173,7 +190,8 @@ defmodule GradScaler.Constants do
       outlier: 2,
       ceiling: 3,
       other_state: 4,
-      failure: 5
+      failure: 5,
+      bad_loss: 6
     ]
   end
 
@@ -204,7 +222,8 @@ defmodule GradScaler.Constants do
       guard_idle: 12,
       underflows: 13,
       never_grows: 14,
-      ceiling_unreachable: 15
+      ceiling_unreachable: 15,
+      outside_limits: 16
     ]
   end
 
@@ -224,7 +243,9 @@ defmodule GradScaler.Constants do
       nan_count: 11,
       inf_count: 12,
       guard_threshold: 13,
-      guard_multiplier: 14
+      guard_multiplier: 14,
+      bad_loss: 15,
+      total_bad_losses: 16
     ]
   end
 
@@ -257,6 +278,7 @@ defmodule GradScaler.Constants do
   def of_field("overflow_test"), do: :overflow_test
   def of_field("overflow_reset"), do: :overflow_reset
   def of_field("quirks"), do: :quirk
+  def of_field("bad_loss_rule"), do: :bad_loss
   def of_field("guard_sample"), do: :guard_sample
   def of_field("guard_flags"), do: :guard
   def of_field(_other), do: nil
@@ -301,7 +323,8 @@ defmodule GradScaler.Policy do
   The rules of one scaler. Initialise it, then fill it with `policy_preset`.
 
   * `arithmetic` - one of these: `:f64`, `:f64_to_f32`, `:f32`, `:f32_flush`
-  * `init_scale` - first scale; 0 is 1
+  * `init_scale` - first scale; 0 is 1; at most max_scale, except with `:enforce`, where the first
+    scale is then max_scale
   * `growth_factor` - a growth multiplies by this; at least 1; 0 is 1
   * `backoff_factor` - a backoff multiplies by this, in (0, 1]; 0: divides by growth_factor
   * `growth_interval` - good steps from one growth to the next; 0 never grows
@@ -309,10 +332,11 @@ defmodule GradScaler.Policy do
   * `growth_extra_steps` - steps that a growth needs beyond the interval
   * `max_scale` - ceiling; 0 is none (infinity)
   * `min_scale` - floor; 0 is none
-  * `ceiling_rule` - one of these at max_scale; with ENFORCE also for the first scale: `:clamp`,
-    `:enforce`, `:reject`, `:stop`, `:clamp_unless_past`
-  * `floor_rule` - one of these at min_scale; the first scale is never raised: `:clamp`,
-    `:enforce`, `:reject`, `:stop`, `:clamp_unless_past`
+  * `ceiling_rule` - one of these at max_scale: `:clamp`, `:enforce`, `:reject`, `:stop`,
+    `:clamp_unless_past`
+  * `floor_rule` - one of these at min_scale; the first scale can be below it: `:clamp` raises it
+    at the first backoff, `:enforce` at the first update: `:clamp`, `:enforce`, `:reject`,
+    `:stop`, `:clamp_unless_past`
   * `overflow_test` - one of these: `:element`, `:norm`
   * `hysteresis` - number of overflows that make a backoff; the overflows before the last are
     absorbed; overflow_reset says what restarts the count; 0 is 1
@@ -320,18 +344,13 @@ defmodule GradScaler.Policy do
     backoff every overflow backs off: `:on_growth`, `:on_good_step`, `:on_backoff`
   * `apply_delay` - 1: a new scale is in force one update later
   * `overflow_tolerance` - an overflow is absorbed if overflows_since_reset is at most this share
-    of steps_since_change; below 1, or 1 with TOLERANCE_EXCLUSIVE
+    of steps_since_change; below 1, or 1 with `:tolerance_exclusive`
   * `max_failed_backoffs` - `:stopped` after this many overflows in a row that could not lower the
-    scale; 0: never
+    scale, or, with `:hold`, after this many bad losses in a row; 0: never
   * `quirks` - any of these; 0 in any new policy: `:tolerance_exclusive`, `:overflow_is_good`,
     `:allow_lockout`
-  * `target_amax` - above 0: each update predicts a scale so that scale * amax is this, from means
-    of log2(amax), without growth and backoff; max_scale and min_scale then need `:enforce`; 0:
-    off
-  * `log2_decay` - decay of the running mean of log2(amax); from 0, below 1
-  * `log2_slow_decay` - decay of the slower mean and of the mean square; from 0, below 1
-  * `log2_margin_sigmas` - standard deviations kept free above the mean
-  * `overflow_sample_log2` - log2(amax) that an overflow counts as
+  * `bad_loss_rule` - one of these; `:hold` needs max_failed_backoffs above 0: `:overflow`,
+    `:hold`
   * `guard_norm` - a norm above this is an outlier; 0: no such threshold
   * `guard_ratio` - a norm above this times a mean above 0 is an outlier; must be above 1; 0: no
     such threshold
@@ -349,8 +368,6 @@ defmodule GradScaler.Policy do
     `:clip_progressive`, `:variance_after_mean`, `:bias_corrected`, `:clip_to_mean`
   """
   alias GradScaler.{Constants, Fields}
-
-  @size 216
 
   defstruct arithmetic: :f64,
             init_scale: 0.0,
@@ -370,11 +387,7 @@ defmodule GradScaler.Policy do
             overflow_tolerance: 0.0,
             max_failed_backoffs: 0,
             quirks: [],
-            target_amax: 0.0,
-            log2_decay: 0.0,
-            log2_slow_decay: 0.0,
-            log2_margin_sigmas: 0.0,
-            overflow_sample_log2: 0.0,
+            bad_loss_rule: :overflow,
             guard_norm: 0.0,
             guard_ratio: 0.0,
             guard_sigmas: 0.0,
@@ -404,11 +417,7 @@ defmodule GradScaler.Policy do
           overflow_tolerance: GradScaler.real(),
           max_failed_backoffs: integer,
           quirks: [atom | integer],
-          target_amax: GradScaler.real(),
-          log2_decay: GradScaler.real(),
-          log2_slow_decay: GradScaler.real(),
-          log2_margin_sigmas: GradScaler.real(),
-          overflow_sample_log2: GradScaler.real(),
+          bad_loss_rule: atom | integer,
           guard_norm: GradScaler.real(),
           guard_ratio: GradScaler.real(),
           guard_sigmas: GradScaler.real(),
@@ -442,12 +451,7 @@ defmodule GradScaler.Policy do
         overflow_tolerance::binary-size(8),
         max_failed_backoffs::little-unsigned-64,
         quirks::little-unsigned-32,
-        0::32,
-        target_amax::binary-size(8),
-        log2_decay::binary-size(8),
-        log2_slow_decay::binary-size(8),
-        log2_margin_sigmas::binary-size(8),
-        overflow_sample_log2::binary-size(8),
+        bad_loss_rule::little-unsigned-32,
         guard_norm::binary-size(8),
         guard_ratio::binary-size(8),
         guard_sigmas::binary-size(8),
@@ -477,11 +481,7 @@ defmodule GradScaler.Policy do
       overflow_tolerance: Fields.real(overflow_tolerance),
       max_failed_backoffs: max_failed_backoffs,
       quirks: Constants.names(:quirk, quirks),
-      target_amax: Fields.real(target_amax),
-      log2_decay: Fields.real(log2_decay),
-      log2_slow_decay: Fields.real(log2_slow_decay),
-      log2_margin_sigmas: Fields.real(log2_margin_sigmas),
-      overflow_sample_log2: Fields.real(overflow_sample_log2),
+      bad_loss_rule: Constants.name(:bad_loss, bad_loss_rule),
       guard_norm: Fields.real(guard_norm),
       guard_ratio: Fields.real(guard_ratio),
       guard_sigmas: Fields.real(guard_sigmas),
@@ -494,20 +494,13 @@ defmodule GradScaler.Policy do
     }
   end
 
-  # An older version: the fields that it lacks are 0.
-  def decode(older) when is_binary(older) and byte_size(older) < @size do
-    decode(older <> <<0::size((@size - byte_size(older)) * 8)>>)
-  end
-
-  def decode(other) do
-    Fields.refuse("policy", other, "216 bytes, the reserved ones 0")
-  end
+  def decode(other), do: GradScaler.Error.check!(GradScaler.Native.policy_check(other))
 
   @doc "The binary that the library reads; raises `ArgumentError` naming a field that cannot be."
   @spec encode(t) :: binary
-  def encode(%__MODULE__{} = s) do
+  def encode(%__MODULE__{bad_loss_rule: _} = s) do
     <<
-      216::little-32,
+      176::little-32,
       Fields.named(:arithmetic, s.arithmetic, "policy.arithmetic", &Fields.u32/2)::binary,
       Fields.f64(s.init_scale, "policy.init_scale")::binary,
       Fields.f64(s.growth_factor, "policy.growth_factor")::binary,
@@ -526,12 +519,7 @@ defmodule GradScaler.Policy do
       Fields.f64(s.overflow_tolerance, "policy.overflow_tolerance")::binary,
       Fields.u64(s.max_failed_backoffs, "policy.max_failed_backoffs")::binary,
       Fields.named(:quirk, s.quirks, "policy.quirks", &Fields.u32/2)::binary,
-      0::little-32,
-      Fields.f64(s.target_amax, "policy.target_amax")::binary,
-      Fields.f64(s.log2_decay, "policy.log2_decay")::binary,
-      Fields.f64(s.log2_slow_decay, "policy.log2_slow_decay")::binary,
-      Fields.f64(s.log2_margin_sigmas, "policy.log2_margin_sigmas")::binary,
-      Fields.f64(s.overflow_sample_log2, "policy.overflow_sample_log2")::binary,
+      Fields.named(:bad_loss, s.bad_loss_rule, "policy.bad_loss_rule", &Fields.u32/2)::binary,
       Fields.f64(s.guard_norm, "policy.guard_norm")::binary,
       Fields.f64(s.guard_ratio, "policy.guard_ratio")::binary,
       Fields.f64(s.guard_sigmas, "policy.guard_sigmas")::binary,
@@ -543,6 +531,8 @@ defmodule GradScaler.Policy do
       Fields.named(:guard, s.guard_flags, "policy.guard_flags", &Fields.u32/2)::binary
     >>
   end
+
+  def encode(%__MODULE__{}), do: Fields.refuse_candidate("policy")
 end
 
 defmodule GradScaler.Factor do
@@ -605,8 +595,11 @@ defmodule GradScaler.Report do
   in. If a call fails on a rank, make a report of zeros yourself and set `status` and `overflow`.
   Contradictions are also refused, such as NaN elements without an overflow.
 
-  * `overflow` - an element is Inf or NaN or became so, or options.policy says so, or a device or
-    rank failed
+  * `found_inf` - for fused optimizers that run before the update: not 0 if the update will skip
+    the step because of an overflow or, if the policy that the call was given holds, a bad loss.
+    Merge the reports of ranks instead of reducing it
+  * `overflow` - true: an element is Inf or NaN or became so, or options.policy says so, or a
+    device or rank failed
   * `status` - `:ok`, or the error of a device or a rank: `:ok`, `:null`, `:struct_size`,
     `:preset`, `:policy`, `:state`, `:report`, `:factor`, `:value`, `:dtype`, `:count`,
     `:overlap`, `:capacity`, `:corrupt`, `:version`, `:unavailable`, `:memory`, `:device`,
@@ -622,6 +615,8 @@ defmodule GradScaler.Report do
   * `inf_count` - elements that are Inf, or became so by unscaling
   * `first_tensor` - index of the tensor with the first NaN or Inf; 0 if there is none
   * `first_element` - index of that element in the tensor; 0 if there is none
+  * `last_tensor` - index of the last tensor with NaN or Inf: in a list in the model's order, the
+    one nearest to the cause of an overflow in the backward pass; 0 if there is none
   * `underflows_to_zero` - outputs that are zero although their input was not
   * `underflows_to_subnormal` - outputs that are subnormal although their input was not
   * `clamped` - elements that options.clamp changed
@@ -629,19 +624,28 @@ defmodule GradScaler.Report do
   * `status_rank_plus_1` - 1 + the rank of `status`; 0: unknown
   * `first_rank_plus_1` - 1 + the rank of first_tensor, or, if no element was counted, of the
     first report with an overflow; 0: unknown
+  * `last_rank_plus_1` - 1 + the rank of last_tensor, or, if no element was counted, of the last
+    report with an overflow; 0: unknown
+  * `loss_rank_plus_1` - 1 + the rank of the first bad loss; 0: unknown
+  * `loss` - one of these: the loss before it was scaled; `:unknown` in a `:flag`, a `:number` and
+    a report of zeros: `:unknown`, `:finite`, `:not_finite`
   * `kind` - one of these: `:none`, `:tensors`, `:number`, `:merged`, `:flag`
   * `flags` - 0
+  * `has_flag` - true: a `:merged` report with a `:flag` among its reports, so 0 elements do not
+    mean that there were no gradients
   * `number` - the number of a `:number`, which a policy judges as a norm; 0 if it is not finite.
     0 in other reports
   * `per_tensor` - what `GradScaler.per_tensor/1` reads: a report of each tensor, or nil
-  * `paths` - where those are in the tree, or nil
+  * `paths` - where those are in the tree, or nil; in a merged report the paths for first_tensor
+  * `last_paths` - the paths for last_tensor, or nil
   * `histogram` - how many magnitudes are below 2^-44, in each step of a factor 16 above, and
     looked at: 17 words, or nil
   """
   alias GradScaler.{Constants, Fields}
 
-  @derive {Inspect, except: [:per_tensor, :paths, :histogram]}
-  defstruct overflow: false,
+  @derive {Inspect, except: [:per_tensor, :paths, :last_paths, :histogram]}
+  defstruct found_inf: false,
+            overflow: false,
             status: :ok,
             measured: [],
             generation: 0,
@@ -652,20 +656,27 @@ defmodule GradScaler.Report do
             inf_count: 0,
             first_tensor: 0,
             first_element: 0,
+            last_tensor: 0,
             underflows_to_zero: 0,
             underflows_to_subnormal: 0,
             clamped: 0,
             digest: 0,
             status_rank_plus_1: 0,
             first_rank_plus_1: 0,
+            last_rank_plus_1: 0,
+            loss_rank_plus_1: 0,
+            loss: :unknown,
             kind: :none,
             flags: 0,
+            has_flag: false,
             number: 0.0,
             per_tensor: nil,
             paths: nil,
+            last_paths: nil,
             histogram: nil
 
   @type t :: %__MODULE__{
+          found_inf: boolean,
           overflow: boolean,
           status: atom | integer,
           measured: [atom | integer],
@@ -677,17 +688,23 @@ defmodule GradScaler.Report do
           inf_count: integer,
           first_tensor: integer,
           first_element: integer,
+          last_tensor: integer,
           underflows_to_zero: integer,
           underflows_to_subnormal: integer,
           clamped: integer,
           digest: integer,
           status_rank_plus_1: integer,
           first_rank_plus_1: integer,
+          last_rank_plus_1: integer,
+          loss_rank_plus_1: integer,
+          loss: atom | integer,
           kind: atom | integer,
           flags: integer,
+          has_flag: boolean,
           number: GradScaler.real(),
           per_tensor: term,
           paths: term,
+          last_paths: term,
           histogram: term
         }
 
@@ -706,19 +723,25 @@ defmodule GradScaler.Report do
         inf_count::little-signed-64,
         first_tensor::little-signed-64,
         first_element::little-signed-64,
+        last_tensor::little-signed-64,
         underflows_to_zero::little-signed-64,
         underflows_to_subnormal::little-signed-64,
         clamped::little-signed-64,
         digest::little-unsigned-64,
         status_rank_plus_1::little-unsigned-32,
         first_rank_plus_1::little-unsigned-32,
+        last_rank_plus_1::little-unsigned-32,
+        loss_rank_plus_1::little-unsigned-32,
+        loss::little-unsigned-32,
         kind::little-unsigned-32,
         flags::little-unsigned-32,
+        has_flag::little-unsigned-32,
         number::binary-size(8),
-        0::960
+        0::768
       >>) do
     %__MODULE__{
-      overflow: overflow != 0 or Fields.real(found_inf) != 0.0,
+      found_inf: overflow != 0 or Fields.real(found_inf) != 0.0,
+      overflow: overflow != 0 or (Fields.real(found_inf) != 0.0 and loss != 2),
       status: Constants.name(:status, status),
       measured: Constants.names(:want, measured),
       generation: generation,
@@ -729,14 +752,19 @@ defmodule GradScaler.Report do
       inf_count: inf_count,
       first_tensor: first_tensor,
       first_element: first_element,
+      last_tensor: last_tensor,
       underflows_to_zero: underflows_to_zero,
       underflows_to_subnormal: underflows_to_subnormal,
       clamped: clamped,
       digest: digest,
       status_rank_plus_1: status_rank_plus_1,
       first_rank_plus_1: first_rank_plus_1,
+      last_rank_plus_1: last_rank_plus_1,
+      loss_rank_plus_1: loss_rank_plus_1,
+      loss: Constants.name(:loss, loss),
       kind: Constants.name(:report_kind, kind),
       flags: flags,
+      has_flag: has_flag != 0,
       number: Fields.real(number)
     }
   end
@@ -747,9 +775,9 @@ defmodule GradScaler.Report do
 
   @doc "The binary that the library reads; raises `ArgumentError` naming a field that cannot be."
   @spec encode(t) :: binary
-  def encode(%__MODULE__{} = s) do
+  def encode(%__MODULE__{loss: _} = s) do
     <<
-      Fields.bit(s.overflow, "report.overflow")::little-float-32,
+      Fields.bit(s.overflow == true or s.found_inf, "report.found_inf")::little-float-32,
       Fields.bit(s.overflow, "report.overflow")::little-signed-32,
       Fields.named(:status, s.status, "report.status", &Fields.s32/2)::binary,
       Fields.named(:want, s.measured, "report.measured", &Fields.u32/2)::binary,
@@ -761,18 +789,25 @@ defmodule GradScaler.Report do
       Fields.s64(s.inf_count, "report.inf_count")::binary,
       Fields.s64(s.first_tensor, "report.first_tensor")::binary,
       Fields.s64(s.first_element, "report.first_element")::binary,
+      Fields.s64(s.last_tensor, "report.last_tensor")::binary,
       Fields.s64(s.underflows_to_zero, "report.underflows_to_zero")::binary,
       Fields.s64(s.underflows_to_subnormal, "report.underflows_to_subnormal")::binary,
       Fields.s64(s.clamped, "report.clamped")::binary,
       Fields.u64(s.digest, "report.digest")::binary,
       Fields.u32(s.status_rank_plus_1, "report.status_rank_plus_1")::binary,
       Fields.u32(s.first_rank_plus_1, "report.first_rank_plus_1")::binary,
+      Fields.u32(s.last_rank_plus_1, "report.last_rank_plus_1")::binary,
+      Fields.u32(s.loss_rank_plus_1, "report.loss_rank_plus_1")::binary,
+      Fields.named(:loss, s.loss, "report.loss", &Fields.u32/2)::binary,
       Fields.named(:report_kind, s.kind, "report.kind", &Fields.u32/2)::binary,
       Fields.u32(s.flags, "report.flags")::binary,
+      Fields.bit(s.has_flag, "report.has_flag")::little-unsigned-32,
       Fields.f64(s.number, "report.number")::binary,
-      0::little-960
+      0::little-768
     >>
   end
+
+  def encode(%__MODULE__{}), do: Fields.refuse_candidate("report")
 end
 
 defmodule GradScaler.State do
@@ -782,23 +817,23 @@ defmodule GradScaler.State do
   * `factor` - the scale in force
   * `next` - the newest scale. Without apply_delay it equals `factor`. With apply_delay the next
     update copies it to `factor`; a loss that you scale before that update needs `next`
-  * `log2_mean` - predictive policies: running mean of log2(amax)
-  * `log2_slow_mean` - slower mean of log2(amax), with log2_slow_decay
-  * `log2_mean_square` - slower mean of the square of log2(amax)
-  * `log2_zero_weight` - weight of the initial zero in log2_mean
-  * `log2_slow_zero_weight` - weight of the initial zero in log2_slow_mean
   * `good_steps` - good steps since the last overflow or growth, even if max_scale limited it;
     with `:every` since the last overflow
   * `steps_since_change` - all steps since the scale changed
   * `overflows_since_reset` - overflows not reset yet
   * `failed_backoffs` - overflows in a row that could not lower the scale
+  * `bad_losses_in_a_row` - bad losses in a row: a finite loss sets this to 0, and so does a step
+    without overflow of an unknown loss
   * `events` - any of these of the last update: `:grew`, `:backed_off`, `:skipped`, `:absorbed`,
-    `:at_ceiling`, `:at_floor`, `:backoff_failed`, `:stopped`, `:stale`, `:outlier`, `:clipped`
+    `:at_ceiling`, `:at_floor`, `:backoff_failed`, `:stopped`, `:stale`, `:outlier`, `:clipped`,
+    `:bad_loss`, `:empty`
   * `status` - `:ok`, or the error of the last update on a device: `:ok`, `:null`, `:struct_size`,
     `:preset`, `:policy`, `:state`, `:report`, `:factor`, `:value`, `:dtype`, `:count`,
     `:overlap`, `:capacity`, `:corrupt`, `:version`, `:unavailable`, `:memory`, `:device`,
     `:format`, `:mismatch`
-  * `total_overflows` - overflows since the start, without the guard's skips
+  * `total_updates` - updates since the start
+  * `total_overflows` - overflows since the start, without the guard's skips and held bad losses
+  * `total_bad_losses` - updates since the start with a bad loss, held or not
   * `total_growths` - updates since the start that made the scale larger
   * `total_backoffs` - updates since the start that made the scale smaller
   * `skip_f32` - 1 with `:skipped`, else 0: found_inf for a fused optimizer that runs after the
@@ -812,23 +847,28 @@ defmodule GradScaler.State do
   * `guard_multiplier` - multiplier of the last update: 1; below 1 if it clips; 0 with `:skipped`
   * `guard_threshold` - threshold that guard_value was compared with; 0: none
   * `guard_value` - norm or number that the last update judged; 0: none
+  * `total_guard_clips` - steps since the start that the guard clipped
+  * `nans_in_a_row` - updates in a row with a NaN among the gradients; an overflow of unknown
+    elements keeps this
+  * `empty_in_a_row` - updates in a row with `:empty`
+  * `updates_at_growth` - total_updates when the scale last grew; before any growth, at the first
+    good step; 0: neither yet
+  * `overflows_at_growth` - total_overflows at the same update
   """
   alias GradScaler.{Constants, Fields}
 
   defstruct factor: %GradScaler.Factor{},
             next: %GradScaler.Factor{},
-            log2_mean: 0.0,
-            log2_slow_mean: 0.0,
-            log2_mean_square: 0.0,
-            log2_zero_weight: 0.0,
-            log2_slow_zero_weight: 0.0,
             good_steps: 0,
             steps_since_change: 0,
             overflows_since_reset: 0,
             failed_backoffs: 0,
+            bad_losses_in_a_row: 0,
             events: [],
             status: :ok,
+            total_updates: 0,
             total_overflows: 0,
+            total_bad_losses: 0,
             total_growths: 0,
             total_backoffs: 0,
             skip_f32: 0.0,
@@ -840,23 +880,26 @@ defmodule GradScaler.State do
             total_guard_skips: 0,
             guard_multiplier: 0.0,
             guard_threshold: 0.0,
-            guard_value: 0.0
+            guard_value: 0.0,
+            total_guard_clips: 0,
+            nans_in_a_row: 0,
+            empty_in_a_row: 0,
+            updates_at_growth: 0,
+            overflows_at_growth: 0
 
   @type t :: %__MODULE__{
           factor: %GradScaler.Factor{},
           next: %GradScaler.Factor{},
-          log2_mean: GradScaler.real(),
-          log2_slow_mean: GradScaler.real(),
-          log2_mean_square: GradScaler.real(),
-          log2_zero_weight: GradScaler.real(),
-          log2_slow_zero_weight: GradScaler.real(),
           good_steps: integer,
           steps_since_change: integer,
           overflows_since_reset: integer,
           failed_backoffs: integer,
+          bad_losses_in_a_row: integer,
           events: [atom | integer],
           status: atom | integer,
+          total_updates: integer,
           total_overflows: integer,
+          total_bad_losses: integer,
           total_growths: integer,
           total_backoffs: integer,
           skip_f32: GradScaler.real(),
@@ -868,26 +911,35 @@ defmodule GradScaler.State do
           total_guard_skips: integer,
           guard_multiplier: GradScaler.real(),
           guard_threshold: GradScaler.real(),
-          guard_value: GradScaler.real()
+          guard_value: GradScaler.real(),
+          total_guard_clips: integer,
+          nans_in_a_row: integer,
+          empty_in_a_row: integer,
+          updates_at_growth: integer,
+          overflows_at_growth: integer
         }
 
   @doc "The struct that a binary of the library holds."
   @spec decode(binary) :: t
+  # A candidate before 0.10 kept two weights up to 1.0, as doubles, where these two counts are.
+  def decode(<<_::binary-size(88), a::little-signed-64, b::little-signed-64, _::binary>>)
+      when a >= 0x1FFFFFFFFFFFFFFF and b >= 0x1FFFFFFFFFFFFFFF do
+    Fields.refuse_candidate("state")
+  end
+
   def decode(<<
         factor::binary-size(32),
         next::binary-size(32),
-        log2_mean::binary-size(8),
-        log2_slow_mean::binary-size(8),
-        log2_mean_square::binary-size(8),
-        log2_zero_weight::binary-size(8),
-        log2_slow_zero_weight::binary-size(8),
         good_steps::little-signed-64,
         steps_since_change::little-signed-64,
         overflows_since_reset::little-signed-64,
         failed_backoffs::little-signed-64,
+        bad_losses_in_a_row::little-signed-64,
         events::little-unsigned-32,
         status::little-signed-32,
+        total_updates::little-signed-64,
         total_overflows::little-signed-64,
+        total_bad_losses::little-signed-64,
         total_growths::little-signed-64,
         total_backoffs::little-signed-64,
         skip_f32::binary-size(4),
@@ -900,23 +952,26 @@ defmodule GradScaler.State do
         guard_multiplier::binary-size(8),
         guard_threshold::binary-size(8),
         guard_value::binary-size(8),
-        0::1152
+        total_guard_clips::little-signed-64,
+        nans_in_a_row::little-signed-64,
+        empty_in_a_row::little-signed-64,
+        updates_at_growth::little-signed-64,
+        overflows_at_growth::little-signed-64,
+        0::960
       >>) do
     %__MODULE__{
       factor: GradScaler.Factor.decode(factor),
       next: GradScaler.Factor.decode(next),
-      log2_mean: Fields.real(log2_mean),
-      log2_slow_mean: Fields.real(log2_slow_mean),
-      log2_mean_square: Fields.real(log2_mean_square),
-      log2_zero_weight: Fields.real(log2_zero_weight),
-      log2_slow_zero_weight: Fields.real(log2_slow_zero_weight),
       good_steps: good_steps,
       steps_since_change: steps_since_change,
       overflows_since_reset: overflows_since_reset,
       failed_backoffs: failed_backoffs,
+      bad_losses_in_a_row: bad_losses_in_a_row,
       events: Constants.names(:event, events),
       status: Constants.name(:status, status),
+      total_updates: total_updates,
       total_overflows: total_overflows,
+      total_bad_losses: total_bad_losses,
       total_growths: total_growths,
       total_backoffs: total_backoffs,
       skip_f32: Fields.real(skip_f32),
@@ -928,21 +983,13 @@ defmodule GradScaler.State do
       total_guard_skips: total_guard_skips,
       guard_multiplier: Fields.real(guard_multiplier),
       guard_threshold: Fields.real(guard_threshold),
-      guard_value: Fields.real(guard_value)
+      guard_value: Fields.real(guard_value),
+      total_guard_clips: total_guard_clips,
+      nans_in_a_row: nans_in_a_row,
+      empty_in_a_row: empty_in_a_row,
+      updates_at_growth: updates_at_growth,
+      overflows_at_growth: overflows_at_growth
     }
-  end
-
-  # Versions 0.2 to 0.5: 256 bytes without `skip`.
-  def decode(<<older::binary-size(256)>>) do
-    state = decode(older <> <<0::size((384 - 256) * 8)>>)
-    %{state | skip: if(:skipped in state.events, do: 1, else: 0)}
-  end
-
-  # A later version: longer, and this one knows what is set.
-  def decode(<<state::binary-size(384), rest::binary>> = later) when rest != "" do
-    if rest == <<0::size(byte_size(rest) * 8)>>,
-      do: decode(state),
-      else: Fields.refuse("state", later, "without fields that this version does not know")
   end
 
   def decode(other) do
@@ -951,22 +998,20 @@ defmodule GradScaler.State do
 
   @doc "The binary that the library reads; raises `ArgumentError` naming a field that cannot be."
   @spec encode(t) :: binary
-  def encode(%__MODULE__{} = s) do
+  def encode(%__MODULE__{bad_losses_in_a_row: _} = s) do
     <<
       GradScaler.Factor.encode(s.factor)::binary,
       GradScaler.Factor.encode(s.next)::binary,
-      Fields.f64(s.log2_mean, "state.log2_mean")::binary,
-      Fields.f64(s.log2_slow_mean, "state.log2_slow_mean")::binary,
-      Fields.f64(s.log2_mean_square, "state.log2_mean_square")::binary,
-      Fields.f64(s.log2_zero_weight, "state.log2_zero_weight")::binary,
-      Fields.f64(s.log2_slow_zero_weight, "state.log2_slow_zero_weight")::binary,
       Fields.s64(s.good_steps, "state.good_steps")::binary,
       Fields.s64(s.steps_since_change, "state.steps_since_change")::binary,
       Fields.s64(s.overflows_since_reset, "state.overflows_since_reset")::binary,
       Fields.s64(s.failed_backoffs, "state.failed_backoffs")::binary,
+      Fields.s64(s.bad_losses_in_a_row, "state.bad_losses_in_a_row")::binary,
       Fields.named(:event, s.events, "state.events", &Fields.u32/2)::binary,
       Fields.named(:status, s.status, "state.status", &Fields.s32/2)::binary,
+      Fields.s64(s.total_updates, "state.total_updates")::binary,
       Fields.s64(s.total_overflows, "state.total_overflows")::binary,
+      Fields.s64(s.total_bad_losses, "state.total_bad_losses")::binary,
       Fields.s64(s.total_growths, "state.total_growths")::binary,
       Fields.s64(s.total_backoffs, "state.total_backoffs")::binary,
       Fields.f32(s.skip_f32, "state.skip_f32")::binary,
@@ -979,13 +1024,39 @@ defmodule GradScaler.State do
       Fields.f64(s.guard_multiplier, "state.guard_multiplier")::binary,
       Fields.f64(s.guard_threshold, "state.guard_threshold")::binary,
       Fields.f64(s.guard_value, "state.guard_value")::binary,
-      0::little-1152
+      Fields.s64(s.total_guard_clips, "state.total_guard_clips")::binary,
+      Fields.s64(s.nans_in_a_row, "state.nans_in_a_row")::binary,
+      Fields.s64(s.empty_in_a_row, "state.empty_in_a_row")::binary,
+      Fields.s64(s.updates_at_growth, "state.updates_at_growth")::binary,
+      Fields.s64(s.overflows_at_growth, "state.overflows_at_growth")::binary,
+      0::little-960
     >>
   end
+
+  def encode(%__MODULE__{}), do: Fields.refuse_candidate("state")
 end
 
 defmodule GradScaler.Reason do
-  @moduledoc false
+  @moduledoc """
+  Why the last update took, clipped or skipped its step.
+
+  * `outcome` - one of these: `:taken`, `:let_through`, `:clipped`, `:skipped`, `:stopped`
+  * `cause` - one of these: `:none`, `:overflow`, `:outlier`, `:ceiling`, `:other_state`,
+    `:failure`, `:bad_loss`
+  * `value` - with `:outlier`, the norm or number that was judged; 0: unknown
+  * `threshold` - with `:outlier`, the threshold that `value` is above
+  * `multiplier` - 1; below 1 if clipped, 0 if skipped
+  * `in_a_row` - outliers in a row with `:outlier`, bad losses in a row with `:bad_loss`
+  * `nan_count` - elements that are NaN; 0 also if unknown
+  * `inf_count` - elements that are Inf; 0 also if unknown
+  * `bad_tensors` - tensors with NaN or Inf; 0: none, or unknown
+  * `tensor` - index of the bad tensor that is nearest to the cause of an overflow, the last of
+    the list; nil: none, or unknown
+  * `rank` - rank of that tensor or, with `:bad_loss`, of the first bad loss; without both, rank
+    of the last report with an overflow; nil: unknown
+  * `message` - a sentence for a log, such as `skipped: 3 NaN in 'h.3.attn.weight' alone`; empty
+    if the step is taken as it is
+  """
   alias GradScaler.{Constants, Fields}
 
   defstruct outcome: :taken,
@@ -994,6 +1065,11 @@ defmodule GradScaler.Reason do
             threshold: 0.0,
             multiplier: 0.0,
             in_a_row: 0,
+            nan_count: 0,
+            inf_count: 0,
+            bad_tensors: 0,
+            tensor: nil,
+            rank: nil,
             message: ""
 
   @type t :: %__MODULE__{
@@ -1003,6 +1079,11 @@ defmodule GradScaler.Reason do
           threshold: GradScaler.real(),
           multiplier: GradScaler.real(),
           in_a_row: integer,
+          nan_count: integer,
+          inf_count: integer,
+          bad_tensors: integer,
+          tensor: integer | nil,
+          rank: integer | nil,
           message: binary
         }
 
@@ -1015,8 +1096,13 @@ defmodule GradScaler.Reason do
         threshold::binary-size(8),
         multiplier::binary-size(8),
         in_a_row::little-signed-64,
-        message::binary-size(192),
-        0::192
+        nan_count::little-signed-64,
+        inf_count::little-signed-64,
+        bad_tensors::little-signed-64,
+        tensor::little-signed-64,
+        rank::little-signed-64,
+        message::binary-size(320),
+        0::640
       >>) do
     %__MODULE__{
       outcome: Constants.name(:outcome, outcome),
@@ -1025,12 +1111,17 @@ defmodule GradScaler.Reason do
       threshold: Fields.real(threshold),
       multiplier: Fields.real(multiplier),
       in_a_row: in_a_row,
+      nan_count: nan_count,
+      inf_count: inf_count,
+      bad_tensors: bad_tensors,
+      tensor: if(tensor >= 0, do: tensor),
+      rank: if(rank >= 0, do: rank),
       message: Fields.string(message)
     }
   end
 
   def decode(other) do
-    Fields.refuse("reason", other, "256 bytes, the reserved ones 0")
+    Fields.refuse("reason", other, "480 bytes, the reserved ones 0")
   end
 
   @doc "The binary that the library reads; raises `ArgumentError` naming a field that cannot be."
@@ -1043,13 +1134,18 @@ defmodule GradScaler.Reason do
       Fields.f64(s.threshold, "reason.threshold")::binary,
       Fields.f64(s.multiplier, "reason.multiplier")::binary,
       Fields.s64(s.in_a_row, "reason.in_a_row")::binary,
-      Fields.chars(s.message, 192, "reason.message")::binary,
-      0::little-192
+      Fields.s64(s.nan_count, "reason.nan_count")::binary,
+      Fields.s64(s.inf_count, "reason.inf_count")::binary,
+      Fields.s64(s.bad_tensors, "reason.bad_tensors")::binary,
+      Fields.s64(s.tensor || -1, "reason.tensor")::binary,
+      Fields.s64(s.rank || -1, "reason.rank")::binary,
+      Fields.chars(s.message, 320, "reason.message")::binary,
+      0::little-640
     >>
   end
 
   @doc "The bytes of the longest text that a field holds."
-  def longest(:message), do: 191
+  def longest(:message), do: 319
 end
 
 defmodule GradScaler.Entry do
@@ -1188,7 +1284,8 @@ defmodule GradScaler.TensorOptions do
             policy: nil,
             clamp: 0.0,
             per_tensor: false,
-            histogram: false
+            histogram: false,
+            loss: nil
 
   @type t :: %__MODULE__{}
 
@@ -1200,7 +1297,8 @@ defmodule GradScaler.TensorOptions do
       o.policy,
       o.clamp,
       o.per_tensor,
-      o.histogram
+      o.histogram,
+      o.loss
     }
   end
 end

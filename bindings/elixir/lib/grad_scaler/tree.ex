@@ -87,6 +87,13 @@ defmodule GradScaler.Tree do
             "a {dtype, binary} pair, or a list, tuple, map or Nx.Container of them"
   end
 
+  @doc "Returns a path as the name of a tensor; nil for the root."
+  def name([]), do: nil
+  def name(path), do: path |> Enum.reverse() |> Enum.map_join(".", &word/1)
+
+  defp word(key) when is_atom(key) or is_binary(key) or is_integer(key), do: to_string(key)
+  defp word(key), do: inspect(key)
+
   @doc "Returns a path as text for a message."
   def where(path, name \\ "the tree")
   def where([], name), do: name

@@ -26,12 +26,14 @@ from ._report import Report
 from ._scaler import Scaler
 from ._structs import (
     Arithmetic,
+    BadLoss,
     Event,
     Factor,
     Growth,
     Guard,
     GuardSample,
     LimitRule,
+    Loss,
     Metric,
     NoteKind,
     OverflowReset,
@@ -43,10 +45,11 @@ from ._structs import (
     Want,
 )
 
-__version__ = "0.9.0"
+__version__ = "0.10.0"
 __all__ = [
     "Arithmetic",
     "Arrays",
+    "BadLoss",
     "Error",
     "Event",
     "Factor",
@@ -55,6 +58,7 @@ __all__ = [
     "History",
     "Info",
     "LimitRule",
+    "Loss",
     "Metric",
     "Note",
     "NoteKind",

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import operator
 import sys
@@ -11,7 +12,7 @@ from typing import Any
 
 from . import _cuda
 from . import _gradscaler as c
-from ._arguments import _name_argument, _short_repr
+from ._arguments import _name_argument, _number, _short_repr
 
 Container = Mapping[str, Any] | Sequence[Any]
 
@@ -67,6 +68,9 @@ class _Lists:
 
     def explain(self, error: c.Error, indices: Sequence[int] | None = None) -> None:
         """Makes an error about an array name it; `indices` are the positions of the call's arrays in the whole list."""
+        if error.index < 0 and error.field == "device" and error.name == "loss":
+            error.args = (f"loss {error.why}",)
+            return None
         if error.index < 0:
             return _name_argument(error, {"options": ""} if error.field != "clamp" else {"options": "clip_value"})
         if indices is not None:
@@ -158,6 +162,15 @@ def _lists_of(grads: Container | Arrays, out: Container | None = None, dtype: An
     if out is not None or dtype is not None:
         raise TypeError("out or dtype: pass it to gradscaler.Arrays, which hold gradients and results")
     return grads
+
+
+def _loss(loss: Any) -> Any:
+    """Returns a loss as one array: a number and a list of numbers as doubles."""
+    if isinstance(loss, list | tuple):
+        return (ctypes.c_double * len(loss))(*(_number(f"loss[{i}]", each) for i, each in enumerate(loss)))
+    if isinstance(loss, int | float) or not (_is_array(loss) or hasattr(loss, "__dlpack__")):
+        return ctypes.c_double(_number("loss", loss))
+    return loss.detach() if _is_torch_tensor(type(loss)) else loss
 
 
 def _is_array(grads: Any) -> bool:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Saves policy and state to a checkpoint, and loads them: our format in all its versions, and other frameworks'."""
+"""Saves policy and state to a checkpoint, and loads them: our format and other frameworks'."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from . import _entries
 from . import _gradscaler as c
 from ._arguments import _argument_names, _short_repr
 from ._entries import Note, Path, branches, check_names, field_text, joined, note, pairs, read, tree_of
-from ._policy import _FIELDS, _GUARD_FIELDS, Policy, is_fixed, rules
+from ._policy import _FIELDS, _GUARD_FIELDS, Policy, is_fixed, refuse_candidate, rules
 from ._structs import NoteKind, State
 
 Loaded = tuple[Policy, State, list[Note]]
-_VERSION = 2  # of our own format
+_VERSION = 3  # of our own format
 
 
 def save(policy: Policy, state: State, format: str, prefix: str | None) -> tuple[dict[str, Any], list[Note]]:
@@ -31,7 +31,7 @@ def load(checkpoint: Any, policy: Policy, format: str | None = None, prefix: str
     scale.
     """
     if isinstance(checkpoint, Mapping) and "saved" in checkpoint and "scale" not in checkpoint:  # RoundPipe's has both
-        own = _load_before_0_3(checkpoint)
+        own = _load_bytes(checkpoint)
     else:
         check_names(format, prefix)
         rows = rows_of(checkpoint)
@@ -81,6 +81,8 @@ def _load_at(rows: Mapping[Path, Any], parent: Path) -> Loaded:
     """Loads the entries in our own format below `parent`."""
     head = {key: rows.get((*parent, key)) for key in ("format", "version", "preset")}
     where = "state" + "".join(f"[{key!r}]" for key in parent)
+    if head["version"] in range(1, _VERSION):
+        refuse_candidate(where)
     if head["version"] != _VERSION:
         version = _short_repr(head["version"]) if (*parent, "version") in rows else "absent"
         raise ValueError(f"{where}['version'] is {version}: gradscaler {c.gsc_version_string()} reads {_VERSION}")
@@ -100,13 +102,12 @@ def _load_at(rows: Mapping[Path, Any], parent: Path) -> Loaded:
     return policy, state, notes
 
 
-def _load_before_0_3(checkpoint: Mapping[str, Any]) -> Loaded:
-    """Loads a checkpoint from before 0.3: bytes in hexadecimal. TensorScaler saved no preset."""
-    saved = {"preset": "none", **checkpoint}
+def _load_bytes(checkpoint: Mapping[str, Any]) -> Loaded:
+    """Loads what gradscaler.torch.TensorScaler and gradscaler.roundpipe save: bytes in hexadecimal."""
     for key in ("preset", "saved"):
-        if not isinstance(saved[key], str):
+        if not isinstance(checkpoint.get(key), str):
             raise KeyError(f"the state has no text {key!r}")
-    return *from_hex(saved["saved"], "state['saved']", saved["preset"]), []
+    return *from_hex(checkpoint["saved"], "state['saved']", checkpoint["preset"]), []
 
 
 def _load_own_torch(entries: dict[str, Any]) -> Loaded:
@@ -126,9 +127,10 @@ def from_hex(saved: Any, where: str, preset: str = "none") -> tuple[Policy, Stat
         data = bytes.fromhex(digits)
     except (AttributeError, ValueError):
         raise ValueError(f"{where} is damaged: it is not hexadecimal") from None
-    policy, state = Policy(named or preset), State()
+    policy, state = Policy("none"), State()
     with _argument_names(bytes=where, size=f"the size of {where}"):
         c.gsc_state_load(data, policy, state)
+    vars(policy)["preset"] = Policy(named or preset).preset
     return policy, state
 
 

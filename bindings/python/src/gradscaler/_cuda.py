@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import math
 import os
 import sys
 import threading
@@ -197,13 +198,13 @@ class HostCopy:
 
 
 class CallMemory:
-    """The memory of one call: factor, report, histogram and the report of each array in mapped host memory, and a
-    workspace on the device.
+    """The memory of one call: factor, report, histogram, a loss of the host and the report of each array in mapped host
+    memory, and a workspace on the device.
 
     It belongs to no stream, because the call that used it before is complete.
     """
 
-    REPORT, FACTOR, HISTOGRAM, EACH = 0, 256, 512, 1024  # offsets
+    REPORT, FACTOR, HISTOGRAM, LOSS, EACH = 0, 256, 512, 768, 1024  # offsets
 
     def __init__(self, context: Any) -> None:
         self.context, self.workspace, self.size, self.report_capacity = context, None, 0, 0
@@ -260,16 +261,33 @@ class Call:
 
     busy = False
 
-    def __init__(self, function: Any, lists: Lists, options: Mapping[str, Any]) -> None:
+    def __init__(self, function: Any, lists: Lists, options: Mapping[str, Any], loss: Any = None) -> None:
         self.function, (self.stream, self.one_stream, self.captured) = function, lists.stream()
         self.lists, self.arrays, self.exported = (
             lists,
             len(lists.arrays[0]),
             lists.exported,
         )  # alive until the device is done
+        self.options = dict(options)
+        self.host_loss = loss if isinstance(loss, _structs.Loss) else _structs.Loss.UNKNOWN
+        if self.captured and self.host_loss:
+            raise ValueError("a loss of the host would be the same at each replay: pass it on the device")
+        if loss is not None and not isinstance(loss, _structs.Loss):
+            self.options["loss"] = self._hold(loss)
         self.device = device(lists.ordinal)
         self.memory = self.device.take_memory()
-        self.options = dict(options)
+
+    def _hold(self, loss: Any) -> Any:
+        """Exports the loss, which can be of another framework than the gradients."""
+        stream, _, guard, has_stream = current([loss], self.lists.ordinal)
+        self.one_stream &= has_stream and stream == self.stream
+        if self.captured and not self.one_stream:
+            captures(self.lists.ordinal, self.stream, True)  # raises: the call would wait
+        try:
+            with guard:
+                return c.hold([loss], None, self.lists.ordinal, self.stream or LEGACY_STREAM)
+        except c.Error as error:
+            raise _error(f"loss {error.why}", error.status, "loss", "", -1, 0, error.why) from None
 
     def __enter__(self) -> Call:
         return self
@@ -283,7 +301,7 @@ class Call:
 
     def __del__(self) -> None:
         if self.busy and not self.captured:
-            self.device.unread.append((self.memory, self.exported))
+            self.device.unread.append((self.memory, (self.exported, self.options)))
 
     def end(self) -> None:
         self._wait()
@@ -317,6 +335,10 @@ class Call:
         self.options["per_tensor"] = (memory.shared, CallMemory.EACH)
         if "histogram" in self.options:
             self.options["histogram"] = (memory.shared, CallMemory.HISTOGRAM)
+        if self.host_loss:
+            self.options["loss"] = (memory.shared, CallMemory.LOSS)
+            bad = self.host_loss == _structs.Loss.NOT_FINITE
+            memoryview(memory.shared)[CallMemory.LOSS :][:8].cast("d")[0] = math.nan if bad else 0.0
         size = c.gsc_workspace_size((self.device.context, self.stream, None), self.exported, self.options)
         try:
             if size:

@@ -13,7 +13,7 @@ from . import _cuda, _structs
 from . import _gradscaler as c
 from ._arrays import _Lists
 from ._report import _SIZE, LateReport, Report
-from ._structs import Factor, MergeKind, ReportKind
+from ._structs import Factor, Loss, MergeKind, ReportKind
 
 if TYPE_CHECKING:
     from ._scaler import Scaler
@@ -40,6 +40,12 @@ def run(
     if len(groups) > 1 and function == "gsc_unscale_accumulate":
         raise ValueError("unscale_accumulate, which adds all or nothing, takes arrays of one device")
     call, indices, parts, calls = getattr(c, function), None, [], []
+    options = dict(options)
+    loss = options.pop("loss", None)
+    at = None if loss is None else _cuda.device_of(loss)
+    ordinals = [getattr(group, "ordinal", None) for _, group in groups]
+    if at is not None and at not in ordinals:
+        raise ValueError(f"loss is on cuda:{at}, where no gradient is: pass it on a device of the gradients")
 
     def complete() -> tuple[Report, bool]:
         merged, captured = Report(), calls[0][1].captured  # not `report`, which would refer to itself
@@ -52,10 +58,13 @@ def run(
     try:
         if factor is not None:  # refuses a bad factor now; a device would do so only later
             c.gsc_measure(None, factor, [], None, _structs.Report())
+        if loss is not None and at not in ordinals:
+            at, loss = ordinals[0], _judged_on_host(loss)
         with contextlib.ExitStack() as exit_stack:
             for indices, group in groups:
                 if isinstance(group, _cuda.Lists):
-                    on_device = exit_stack.enter_context(_cuda.Call(call, group, options))
+                    own = loss if at == group.ordinal else None
+                    on_device = exit_stack.enter_context(_cuda.Call(call, group, options, own))
                     if on_device.captured and len(groups) > 1:
                         raise ValueError("a call that is captured in a graph takes arrays of one device")
                     on_device.reserve()
@@ -63,6 +72,7 @@ def run(
             for indices, group in groups:
                 if not isinstance(group, _cuda.Lists):  # the host's arrays, which are checked only now
                     own = options | {"per_tensor": bytearray(len(indices) * _SIZE)}
+                    own |= {} if at is not None else {"loss": loss}
                     own |= {"histogram": bytearray(8 * c.GSC_HISTOGRAM_LENGTH)} if "histogram" in options else {}
                     part = _structs.Report()
                     call(scaler._context, factor, group, own, part)
@@ -79,6 +89,13 @@ def run(
         raise
     _assemble(parts, options, report)
     return report._keep_per_tensor(options["per_tensor"], per_tensor)
+
+
+def _judged_on_host(loss: Any) -> Loss:
+    """Judges a loss in host memory."""
+    report = Report()
+    c.gsc_measure(None, None, [], {"loss": loss}, report)
+    return report.loss
 
 
 def _results(calls: list[tuple[Sequence[int] | None, _cuda.Call]]) -> list[Part]:
@@ -102,12 +119,13 @@ def _assemble(parts: list[Part], options: Mapping[str, Any], report: Report) -> 
             continue
         for position, i in enumerate(indices):
             one = _structs.Report.from_buffer_copy(each, position * _SIZE)
-            one.first_tensor = i if one.nan_count + one.inf_count else 0
+            one.first_tensor = one.last_tensor = i if one.nan_count + one.inf_count else 0
             buffer[i * _SIZE : (i + 1) * _SIZE] = bytes(one)
     if parts[0][0] is not None:
         count = sum(len(indices) for indices, *_ in parts)
-        per_tensor_bytes = bytes(memoryview(buffer)[: count * _SIZE])
-        c.gsc_report_merge(None, per_tensor_bytes, int(MergeKind.SHARDS), options.get("policy"), report)
+        each = bytearray(memoryview(buffer)[: count * _SIZE])
+        _structs.Report.from_buffer(each).loss = max(part.loss for _, part, *_ in parts)
+        c.gsc_report_merge(None, each, int(MergeKind.SHARDS), options.get("policy"), report)
         report.kind = ReportKind.TENSORS
     if "histogram" in options:
         options["histogram"][:] = b"".join(word.to_bytes(8, sys.byteorder) for word in words)

@@ -253,7 +253,7 @@ class _Entries:
             why = error.why.replace("no format that is known", "no format in gradscaler.formats()")
             if error.name == "entries" and 0 <= error.index < len(self.paths):
                 path, value = self.paths[error.index], self.values[error.index]
-                where = self.where(path)
+                where = self.where(path if error.status != c.GSC_ERROR_VERSION else path[:-1])
                 why = why.removeprefix(f'of "{joined(path)[:64]}" ')
                 if isinstance(value, _UnreadValue):
                     why = re.sub('^is ".*?"(?=:)', f"is {value}", why)
@@ -289,7 +289,8 @@ class _Entries:
         return sorted(found, key=lambda one: _IMPORTANCE.index(one.kind) if one.kind in _IMPORTANCE else -1)
 
 
-_IMPORTANCE = [NoteKind.UNUSABLE, NoteKind.CHANGED, NoteKind.LOST, NoteKind.FORMAT, NoteKind.IGNORED, NoteKind.MISSING]
+_IMPORTANCE = [NoteKind.UNUSABLE, NoteKind.OUTSIDE_LIMITS, NoteKind.CHANGED, NoteKind.LOST, NoteKind.FORMAT]
+_IMPORTANCE += [NoteKind.IGNORED, NoteKind.MISSING]
 _OF_TORCH = ("transformers", "huggingface", "accelerate", "lightning")
 _TORCH = "; its scaler is torch's: format='torch'"
 

@@ -73,6 +73,8 @@ GSC_TEST_NORM: int
 GSC_QUIRK_TOLERANCE_EXCLUSIVE: int
 GSC_QUIRK_OVERFLOW_IS_GOOD: int
 GSC_QUIRK_ALLOW_LOCKOUT: int
+GSC_BAD_LOSS_OVERFLOW: int
+GSC_BAD_LOSS_HOLD: int
 GSC_SAMPLE_AS_IS: int
 GSC_SAMPLE_NONE: int
 GSC_SAMPLE_THRESHOLD: int
@@ -87,7 +89,7 @@ GSC_GUARD_CLIP_TO_MEAN: int
 GSC_TRAIT_MOVES: int
 GSC_TRAIT_GUARDS: int
 GSC_TRAIT_NEEDS_NORM: int
-GSC_TRAIT_NEEDS_AMAX: int
+GSC_TRAIT_HOLDS: int
 GSC_WANT_NORM: int
 GSC_WANT_AMAX: int
 GSC_WANT_UNDERFLOW: int
@@ -96,6 +98,9 @@ GSC_REPORT_TENSORS: int
 GSC_REPORT_NUMBER: int
 GSC_REPORT_MERGED: int
 GSC_REPORT_FLAG: int
+GSC_LOSS_UNKNOWN: int
+GSC_LOSS_FINITE: int
+GSC_LOSS_NOT_FINITE: int
 GSC_MERGE_SHARDS: int
 GSC_MERGE_ADDENDS: int
 GSC_EVENT_GREW: int
@@ -109,6 +114,8 @@ GSC_EVENT_STOPPED: int
 GSC_EVENT_STALE: int
 GSC_EVENT_OUTLIER: int
 GSC_EVENT_CLIPPED: int
+GSC_EVENT_BAD_LOSS: int
+GSC_EVENT_EMPTY: int
 GSC_OUTCOME_TAKEN: int
 GSC_OUTCOME_LET_THROUGH: int
 GSC_OUTCOME_CLIPPED: int
@@ -120,6 +127,7 @@ GSC_CAUSE_OUTLIER: int
 GSC_CAUSE_CEILING: int
 GSC_CAUSE_OTHER_STATE: int
 GSC_CAUSE_FAILURE: int
+GSC_CAUSE_BAD_LOSS: int
 GSC_SAVED_SIZE_MAX: int
 GSC_ENTRY_UNUSED: int
 GSC_ENTRY_NUMBER: int
@@ -142,6 +150,7 @@ GSC_NOTE_GUARD_IDLE: int
 GSC_NOTE_UNDERFLOWS: int
 GSC_NOTE_NEVER_GROWS: int
 GSC_NOTE_CEILING_UNREACHABLE: int
+GSC_NOTE_OUTSIDE_LIMITS: int
 GSC_METRIC_LOSS_SCALE: int
 GSC_METRIC_SKIP: int
 GSC_METRIC_OVERFLOW: int
@@ -157,6 +166,8 @@ GSC_METRIC_NAN_COUNT: int
 GSC_METRIC_INF_COUNT: int
 GSC_METRIC_GUARD_THRESHOLD: int
 GSC_METRIC_GUARD_MULTIPLIER: int
+GSC_METRIC_BAD_LOSS: int
+GSC_METRIC_TOTAL_BAD_LOSSES: int
 GSC_F32: int
 GSC_F64: int
 GSC_F16: int
@@ -191,7 +202,7 @@ def gsc_state_init(exec: On, policy: Place, out: Place, /) -> None: ...
 def gsc_state_init_from(exec: On, policy: Place, from_: Place, out: Place, /) -> None: ...
 def gsc_state_update(exec: On, policy: Place, state: Place, report: Place, out: Place, /) -> None: ...
 def gsc_state_combine_decisions(exec: On, state: Place, other: Place, out: Place, /) -> None: ...
-def gsc_state_reason(state: Place, out: Place, /) -> None: ...
+def gsc_state_reason(state: Place, report: Place | None, per_tensor: Place | None, names: Sequence[str | None] | None, out: Place, /) -> None: ...
 def gsc_factor_clip_outlier(exec: On, factor: Place | None, state: Place, out: Place, /) -> None: ...
 def gsc_state_save(policy: Place, state: Place, /) -> bytes: ...
 def gsc_state_load(bytes: Buffer, policy: Place | None, state: Place, /) -> None: ...

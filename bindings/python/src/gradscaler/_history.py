@@ -8,7 +8,7 @@ import math
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from . import _entries, _structs
@@ -94,7 +94,10 @@ class History:
 
         kept = 0
         if os.path.lexists(self.path):
-            steps = read(self.path)["step"] if os.path.getsize(self.path) else []
+            columns = read(self.path) if os.path.getsize(self.path) else dict.fromkeys(COLUMNS, [])
+            if tuple(columns) != COLUMNS:
+                raise ValueError(f"{self.path} is of a version with other columns: name another file")
+            steps = columns["step"]
             self._step = int(steps[-1] if steps else 0) + 1 if self._step is None else self._step
             with open(self.path, "rb") as file:
                 for step in [-1, *steps] if os.path.getsize(self.path) else ():
@@ -206,8 +209,8 @@ def diagnose(path: str | os.PathLike, planned_steps: int = 0) -> list[Note]:
     last = {name: column[-1] for name, column in columns.items()}
     state = State()
     c.gsc_state_init(None, policy, state)
-    for name in ("total_overflows", "total_guard_skips", "total_growths", "total_backoffs"):
-        setattr(state, name, int(last[name]))
+    for name in ("total_overflows", "total_guard_skips", "total_growths", "total_backoffs", "total_bad_losses"):
+        setattr(state, name, int(last.get(name, 0)))
     state.factor.scale = last["loss_scale"]
     c.gsc_state_init_from(None, policy, state, state)
     scales, bad = columns["loss_scale"], columns["overflow"]
@@ -217,8 +220,7 @@ def diagnose(path: str | os.PathLike, planned_steps: int = 0) -> list[Note]:
     bounds = [bound for bound in columns["guard_threshold"] if not math.isnan(bound)]
     if bounds:
         state.guard_threshold = bounds[-1]
-        skips = zip(columns["skip"], bad, strict=True)
-        state.guard_in_a_row = _length_at_end(skip and not overflow for skip, overflow in skips)
+        state.guard_in_a_row = _length_at_end(map(guard_skipped, columns["skip"], bad, bad_losses_in_a_row(columns)))
     shares = [share for share in columns["zero_share"] if not math.isnan(share)]
     report = Report(
         kind=ReportKind.TENSORS,
@@ -231,6 +233,15 @@ def diagnose(path: str | os.PathLike, planned_steps: int = 0) -> list[Note]:
         report.measured = Want.UNDERFLOW
         _structs.Report.underflows_to_zero.__set__(report, round(1e6 * sum(shares) / len(shares)))
     return diagnosed(policy, state, report, count, planned_steps)
+
+
+def bad_losses_in_a_row(columns: Mapping[str, Sequence[float]]) -> list[bool]:
+    """Returns for each step whether the loss is known as bad; earlier versions wrote no such column."""
+    return [cell == 1 for cell in columns.get("bad_loss", [0] * len(columns["step"]))]
+
+
+def guard_skipped(skip: float, overflow: float, bad_loss: float) -> bool:
+    return skip == 1 and overflow != 1 and not bad_loss
 
 
 def _count(cell: float) -> int:

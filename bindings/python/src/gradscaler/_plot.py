@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ._arguments import _power
-from ._history import read
+from ._history import bad_losses_in_a_row, guard_skipped, read
 from ._report import BINS, Report
 
 BLOCKS = " ▁▂▃▄▅▆▇█"
@@ -61,9 +61,10 @@ def headline(columns: Mapping[str, Sequence[float]]) -> str:
     """Returns one line with the last step and scale and the counts of events."""
     if not columns["step"]:
         return "no steps yet"
-    overflows, growths, skips = (len(find(columns)) for find in (_overflows, _growths, _skips))
+    overflows, growths, skips, losses = (len(find(columns)) for find in (_overflows, _growths, _skips, _bad_losses))
     parts = [f"step {columns['step'][-1]:.0f}", f"scale {_power(columns['loss_scale'][-1])}"]
     parts += [f"{overflows} overflow{'s' * (overflows > 1)}"] if overflows else []
+    parts += [f"{losses} bad loss{'es' * (losses > 1)}"] if losses else []
     parts += [f"{growths} growth{'s' * (growths > 1)}"] if growths else []
     parts += [f"{skips} skipped by the guard"] if skips else []
     return ", ".join(parts)
@@ -75,8 +76,12 @@ def _overflows(columns: Mapping[str, Sequence[float]]) -> list[int]:
 
 def _skips(columns: Mapping[str, Sequence[float]]) -> list[int]:
     """Returns the steps that the guard skipped."""
-    both = zip(columns["skip"], columns["overflow"], strict=True)
-    return [i for i, (skip, overflow) in enumerate(both) if skip == 1 and overflow != 1]
+    skipped = map(guard_skipped, columns["skip"], columns["overflow"], bad_losses_in_a_row(columns))
+    return [i for i, by_guard in enumerate(skipped) if by_guard]
+
+
+def _bad_losses(columns: Mapping[str, Sequence[float]]) -> list[int]:
+    return [i for i, bad in enumerate(bad_losses_in_a_row(columns)) if bad]
 
 
 def _growths(columns: Mapping[str, Sequence[float]]) -> list[int]:
@@ -95,6 +100,7 @@ def _draw(columns: Mapping[str, Sequence[float]], axes: Sequence[Any]) -> None:
     ax = axes[0]
     ax.step(steps, scales, where="post", color=SCALE, linewidth=1.6)
     mark(ax, [*scales[:1], *scales], _overflows(columns), "overflow", marker="v", color=OVERFLOW, markersize=7)
+    mark(ax, scales, _bad_losses(columns), "bad loss", marker="x", color=SKIP, markersize=7)
     mark(ax, scales, _growths(columns), "growth", marker="^", color=GROWTH, markersize=7)
     if any(scale > 0 for scale in scales):
         ax.set_yscale("log", base=2)
@@ -121,7 +127,7 @@ def _log2(scale: float) -> float:
 
 
 def sketch(columns: Mapping[str, Sequence[float]], width: int = 72, height: int = 8) -> str:
-    """Draws the scale in block characters, and below it v for overflows and x for steps that the guard skipped."""
+    """Draws the scale in block characters, and below it v for overflows and x for other skipped steps."""
     n = len(columns["step"])
     if n == 0:
         return headline(columns)

@@ -16,7 +16,8 @@ from ._arguments import _argument_names, _html, _short_repr
 from ._entries import Note
 from ._structs import Trait
 
-_FIELDS = [name for name, *_ in _structs.Policy._fields_ if name not in ("struct_size", "reserved")]
+_FIELDS = [name for name, *_ in _structs.Policy._fields_ if name != "struct_size"]
+_SIZE_IN_0_9 = 216
 _GUARD_FIELDS = [name for name in _FIELDS if name.startswith("guard_")]
 
 
@@ -123,6 +124,9 @@ class Policy(_structs.Policy):
 
     __hash__ = None
 
+    def __setstate__(self, attributes: Mapping[str, Any], data: bytes) -> None:
+        super().__setstate__(attributes, bytes(policy_of(data)))
+
     def differences(self, preset: str) -> dict[str, float]:
         """Returns the fields that differ from the preset."""
         base = Policy(preset)
@@ -139,7 +143,7 @@ class Policy(_structs.Policy):
 
 
 # help(Policy) also describes the fields.
-_, _, _fields_doc = (_structs.Policy.__doc__ or "").replace("    reserved: 0\n", "").partition("initialiser\n")
+_, _, _fields_doc = (_structs.Policy.__doc__ or "").partition("initialiser\n")
 Policy.__doc__ = f"{(Policy.__doc__ or '').rstrip()}\n\n{_fields_doc}"
 
 
@@ -168,8 +172,17 @@ def warn_if_idle(policy: Policy) -> None:
 def policy_of(data: bytes) -> Policy:
     """Returns the policy from pickled bytes; an earlier version wrote fewer fields, and the missing ones become 0."""
     policy = Policy.from_buffer_copy(data.ljust(ctypes.sizeof(Policy), b"\0"))
+    if policy.struct_size == _SIZE_IN_0_9:
+        refuse_candidate("the policy")
     _structs.Policy.struct_size.__set__(policy, ctypes.sizeof(Policy))
     return policy
+
+
+def refuse_candidate(where: str) -> None:
+    """Raises the library's error for what 0.9 or an earlier candidate saved."""
+    one = 0x3FF << 52  # as a double 1.0, which a state of 0.9 had in these places
+    with _argument_names(state=where):
+        c.gsc_state_digest(None, _structs.State(failed_backoffs=one, bad_losses_in_a_row=one))
 
 
 def rules(policy: Policy) -> dict[str, float]:

@@ -13,8 +13,8 @@ from typing import Any
 from . import _gradscaler as c
 from . import _structs
 from ._arguments import _argument_names, _html, _number, _short_repr
-from ._policy import Policy
-from ._structs import MergeKind, ReportKind, Status, Want
+from ._policy import Policy, refuse_candidate
+from ._structs import Loss, MergeKind, ReportKind, Status, Want
 
 _SIZE = ctypes.sizeof(_structs.Report)
 BINS = ("<2^-44", *(f"2^{4 * k - 48}" for k in range(1, 16)))  # of a histogram, by their lower ends
@@ -36,16 +36,31 @@ class _MeasuredField:
         self.field.__set__(report, value)
 
 
+class _LossField:
+    """report.loss as a Loss."""
+
+    def __get__(self, report: Report | None, kind: type) -> Any:
+        field = _structs.Report.loss
+        return field if report is None else Loss(field.__get__(report))
+
+    def __set__(self, report: Report, value: int) -> None:
+        _structs.Report.loss.__set__(report, value)
+
+
 class Report(_structs.Report):
     """A report on the gradients of one call. `bytes(report)` has all except names and arrays; see from_bytes.
 
     overflow: True: do not step. An element is or became Inf or NaN, or the policy counts the report as an overflow
-    found_inf: the same as 0.0 or 1.0, for fused optimizers of torch
+    found_inf: the same as 0.0 or 1.0, for fused optimizers of torch; also 1.0 with a bad loss if the policy holds
+    loss: Loss.FINITE or Loss.NOT_FINITE if the call got the loss, else Loss.UNKNOWN
     bad: how many elements of each array are Inf or NaN: {name in a dict, or index in a list: count}. A report that was
         merged or made from bytes does not know: ValueError
     first_overflow: (name, element) of the first such element, or None; if the report was merged without names, (index,
         element). The index is a position in the rank's own list: all ranks must have the same names in the same order
-    rank, failed_rank: the rank of first_overflow, and the rank that failed first; None without Scaler.set_rank
+    last_overflow: the name of the last array with such an element, or None. If the arrays are in the model's order, it
+        is the one nearest to the cause. `last_tensor` is its index
+    rank, last_rank: the ranks of first_overflow and last_overflow; None without Scaler.set_rank
+    loss_rank, failed_rank: the first ranks with a bad loss and with a failure; None without Scaler.set_rank
     grads: the container with the results; None in a report that was merged, pickled or made from bytes
     scale: the loss scale that the gradients were divided by; 1.0 in a report that was merged or made from bytes
     norm, amax, underflows_to_zero, ...: measured if `want` asks for them, else ValueError; histogram: histogram=True
@@ -100,13 +115,29 @@ class Report(_structs.Report):
     def first_overflow(self) -> tuple | None:
         if not self.nan_count + self.inf_count:
             return None
-        tensor = self.first_tensor
-        return (self.names[tensor] if tensor < len(self.names) else tensor, self.first_element)
+        return self._name(self.first_tensor), self.first_element
+
+    @property
+    def last_overflow(self) -> Any:
+        return self._name(self.last_tensor) if self.nan_count + self.inf_count else None
+
+    def _name(self, tensor: int) -> Any:
+        return self.names[tensor] if tensor < len(self.names) else tensor
 
     @property
     def rank(self) -> int | None:
         """The stamped rank; in a merged report, the rank of the first overflow. None: not stamped, or no overflow."""
         return self.first_rank_plus_1 - 1 if self.first_rank_plus_1 else None
+
+    @property
+    def last_rank(self) -> int | None:
+        """As `rank`, but of the last overflow."""
+        return self.last_rank_plus_1 - 1 if self.last_rank_plus_1 else None
+
+    @property
+    def loss_rank(self) -> int | None:
+        """The first rank with a bad loss; None if there was none, or if it was not stamped."""
+        return self.loss_rank_plus_1 - 1 if self.loss == Loss.NOT_FINITE and self.loss_rank_plus_1 else None
 
     @property
     def failed_rank(self) -> int | None:
@@ -119,6 +150,7 @@ class Report(_structs.Report):
         self._require_measured("norm", Want.NORM)
         return self.number if self.kind == ReportKind.NUMBER else math.sqrt(self.sum_squares)
 
+    loss: Loss = _LossField()
     amax: float = _MeasuredField("amax", Want.AMAX)
     """Largest finite magnitude after unscaling, before rounding; a complex element counts by its larger part."""
     underflows_to_zero: int = _MeasuredField("underflows_to_zero", Want.UNDERFLOW)
@@ -173,6 +205,9 @@ class Report(_structs.Report):
         if size != _SIZE:
             raise ValueError(f"a report has {_SIZE} bytes, not {size}")
         raw = _structs.Report.from_buffer_copy(data)
+        is_blank = raw.kind == ReportKind.NONE and raw.status == Status.OK
+        if is_blank and raw.status_rank_plus_1 != raw.first_rank_plus_1:  # 0.9 had its kind there
+            refuse_candidate("the report")
         wrong = [name for name, values in _VALID_VALUES.items() if getattr(raw, name) not in values]
         wrong += [name for name in _NOT_NEGATIVE if getattr(raw, name) < 0]  # update refuses a NaN
         if wrong:
@@ -228,8 +263,8 @@ class Report(_structs.Report):
         addends: True if the gradients are added, as with micro-batches and data-parallel ranks; the norm and amax of
             the sum are then not known
         policy: decides whether the merged report is an overflow
-        names: the names of the arrays, such as `report.names`, for first_overflow. They are looked up by the index on
-            the rank with the overflow, so all reports must have the same names in the same order
+        names: the names of the arrays, such as `report.names`, for first_overflow and last_overflow. They are looked up
+            by the index on the rank with the overflow, so all reports must have the same names in the same order
 
         Raises gradscaler.Error with Status.ERROR_MISMATCH if `Scaler.set_rank` stamped different policies or states.
         Does not check that each rank is there once and in order. Refuses reports from of_number.
@@ -264,12 +299,17 @@ class Report(_structs.Report):
         return self
 
     def _bad_counts(self) -> dict[Any, int] | None:
-        bad = self._bad
-        if isinstance(bad, tuple):
-            names, each = bad
-            counts = zip(names, _bad_per_array(each, len(names)), strict=True)
-            self._bad = bad = {name: count for name, count in counts if count}
-        return bad
+        if not isinstance(self._bad, tuple):
+            return self._bad
+        names, each = self._bad
+        counts = zip(names, _bad_per_array(each, len(names)), strict=True)
+        return {name: count for name, count in counts if count}
+
+    def _without_arrays(self) -> Report:
+        """Returns a copy for `explained`, which keeps no gradients alive."""
+        kept = Report.from_buffer_copy(self)
+        kept.names, kept._bad = self.names, self._bad
+        return kept
 
     def __reduce__(self) -> Any:
         data, here = bytes(self), ("grads", "_later", "_lock")
@@ -282,7 +322,8 @@ class Report(_structs.Report):
         names += [name for name in ("failed_rank", "rank") if getattr(self, name) is not None]
         if self.nan_count + self.inf_count:
             names += ["bad"] if self._bad_counts() else []  # a merged report does not know
-            names += ["first_overflow", "nan_count", "inf_count"]
+            names += ["first_overflow"] + ["last_overflow"] * (self.first_tensor != self.last_tensor)
+            names += ["nan_count", "inf_count"]
         names += ["norm"] if _has(self, Want.NORM) else []
         names += ["amax"] if _has(self, Want.AMAX) else []
         names += ["underflows_to_zero", "underflows_to_subnormal"] if _has(self, Want.UNDERFLOW) else []
@@ -290,6 +331,8 @@ class Report(_structs.Report):
         texts = {name: repr(getattr(self, name)) for name in names}
         if self.status:
             texts["status"] = repr(Status(self.status))
+        if self.loss:
+            texts["loss"] = repr(self.loss)
         if self._words is not None:
             bins = [(low, n) for low, n in zip(BINS, self.histogram, strict=True) if n]
             texts["histogram"] = f"{{{', '.join(f'{low}: {n}' for low, n in bins)}}} of {self.histogram_elements}"
@@ -357,7 +400,8 @@ _VALID_VALUES = {
     "status": list(Status),
     "measured": range(8),
     "kind": list(ReportKind),
-    "flags": (0,),
+    "has_flag": (0, 1),
+    "loss": list(Loss),
 }
 _NOT_NEGATIVE = ["amax", "sum_squares", *(name for name, kind in _structs.Report._fields_ if kind is ctypes.c_int64)]
 
@@ -367,6 +411,25 @@ def _restored(data: bytes, extra: Mapping[str, Any]) -> Report:
     for name, value in extra.items():
         setattr(report, name, value)
     return report
+
+
+def explained(state: _structs.State, report: Report | None = None) -> _structs.Reason:
+    """Returns why the update with this report decided as it did; the sentence names an array if the report knows it."""
+    reason, each, names = _structs.Reason(), None, None
+    if report is not None:
+        names = None if isinstance(report.names, range) else [_text(name) for name in report.names]
+        if isinstance(report._bad, tuple):
+            each = report._bad[1]
+    c.gsc_state_reason(state, report, each, names or None, reason)
+    return reason
+
+
+def _text(name: Any) -> str | None:
+    """Returns the name of an array for a sentence, or None for an index."""
+    if isinstance(name, int):
+        return None
+    text = ".".join(map(str, name)) if isinstance(name, tuple) else str(name)
+    return text.encode(errors="replace").decode().replace("\0", "\\0")
 
 
 def _raise_error(error: BaseException) -> Any:

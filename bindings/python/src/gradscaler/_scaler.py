@@ -13,10 +13,10 @@ from typing import Any
 from . import _checkpoints, _cuda, _devices, _history, _structs
 from . import _gradscaler as c
 from ._arguments import _argument_names, _html, _index, _name_argument, _number, _positive, _power, _short_repr
-from ._arrays import Arrays, Container, _dtype, _is_framework_tensor, _Lists, _lists_of
+from ._arrays import Arrays, Container, _dtype, _is_framework_tensor, _Lists, _lists_of, _loss
 from ._checkpoints import Note
 from ._policy import Policy, warn_if_idle
-from ._report import _SIZE, LateReport, Report, _has, _restored, _spare_buffers, _take_buffer  # noqa: F401
+from ._report import _SIZE, LateReport, Report, _has, _restored, _spare_buffers, _take_buffer, explained  # noqa: F401
 from ._structs import Event, Factor, State, Want
 
 _COUNTS = [name for name, kind in State._fields_ if kind is ctypes.c_int64 and "guard" not in name]
@@ -53,6 +53,7 @@ class Scaler:
     _pinned: Any = None
     _history: _history.History | None = None
     _combined_reasons: str | None = None  # the reasons of both scalers after combine_decisions
+    _skipped_report: Report | None = None  # of the last update, if it skipped its step
 
     def __init__(self, preset: str | Policy = "recommended", *, threads: int = 1, **fields: float) -> None:
         self.policy = Policy(preset, **fields) if not isinstance(preset, Policy) else preset.replace(**fields)
@@ -74,7 +75,7 @@ class Scaler:
 
     @state.setter
     def state(self, state: State) -> None:
-        self._combined_reasons = None
+        self._combined_reasons = self._skipped_report = None
         if self._pinned is None:
             self._state = state
         else:
@@ -124,13 +125,18 @@ class Scaler:
 
     @property
     def skip(self) -> bool:
-        """True if the last update says to skip the step: an overflow, or a norm that the guard refuses."""
+        """True if the last update says to skip the step: an overflow, a bad loss, or a norm that the guard refuses."""
         return bool(self.state.skip)
 
     @property
     def total_overflows(self) -> int:
-        """Steps with an overflow since the start, without `total_guard_skips`."""
+        """Steps with an overflow since the start, without `total_guard_skips` and without bad losses that were held."""
         return self.state.total_overflows
+
+    @property
+    def total_bad_losses(self) -> int:
+        """Steps since the start with a loss that was not finite before it was scaled."""
+        return self.state.total_bad_losses
 
     @property
     def total_guard_skips(self) -> int:
@@ -140,12 +146,7 @@ class Scaler:
     @property
     def multiplier(self) -> float:
         """The number to multiply the gradients of the last update by: 1; less if the guard clips; 0 to skip."""
-        return self._reason().multiplier
-
-    def _reason(self) -> _structs.Reason:
-        reason = _structs.Reason()
-        c.gsc_state_reason(self.state, reason)
-        return reason
+        return explained(self.state).multiplier
 
     @property
     def reason(self) -> str:
@@ -157,9 +158,12 @@ class Scaler:
         >>> scaler.reason
         'skipped: the norm, 3, is above 2, 1 in a row'
 
+        After an overflow it names the array that is nearest to the cause, if the arrays are in the model's order.
         After `combine_decisions` it has the reasons of both scalers; the one that decides `multiplier` comes first.
         """
-        return self._reason().message.decode() if self._combined_reasons is None else self._combined_reasons
+        if self._combined_reasons is not None:
+            return self._combined_reasons
+        return explained(self.state, self._skipped_report).message.decode()
 
     @property
     def total_growths(self) -> int:
@@ -176,9 +180,10 @@ class Scaler:
         interval = f" of {self.policy.growth_interval}" if self.policy.growth_interval else ""
         events = f"; last update: {self.events.name.lower()}" if self.events else ""
         outliers = f"outliers skipped {self.total_guard_skips}, " if self.policy.guards else ""
+        losses = f"bad losses {self.total_bad_losses}, " if self.total_bad_losses else ""
         return (
             f"<Scaler({arguments}): scale {_power(self.loss_scale)}; good steps {self.state.good_steps}{interval}, "
-            f"overflows {self.total_overflows}, {outliers}growths {self.total_growths}, "
+            f"overflows {self.total_overflows}, {losses}{outliers}growths {self.total_growths}, "
             f"backoffs {self.total_backoffs}{events}>"
         )
 
@@ -199,8 +204,8 @@ class Scaler:
         >>> metrics["loss_scale"], metrics["skip"], metrics["total_overflows"]
         (32768.0, True, 1)
 
-        The names are `Metric` in lower case. The `report` of the update adds norm, amax, zero_share and the counts of
-        NaN and Inf.
+        The names are `Metric` in lower case. The `report` of the update adds norm, amax, zero_share, the counts of NaN
+        and Inf, and bad_loss.
         """
         return c.metrics(self.policy, self.state, report)
 
@@ -265,6 +270,7 @@ class Scaler:
         histogram: bool = False,
         per_tensor: bool = False,
         factor: Factor | None = None,
+        loss: Any = None,
     ) -> Report:
         """Divides gradients by the scale, checks them, and reports: one C call for a list or dict of arrays.
 
@@ -272,17 +278,21 @@ class Scaler:
         arrays of the same shapes (by the same names), `dtype` makes new arrays as in `scale`. The results are in
         `report.grads`. Complex gradients need complex results.
         `report.overflow` is the verdict of this scaler's policy. Step if it is False, and update in any case. If the
-        policy guards, update first: only the update recognises outliers.
+        policy guards, or if you pass the loss, update first and step unless `skip` is True: only the update judges the
+        norm and the loss.
         clip_value: clamps each unscaled element to [-clip_value, clip_value] before it is rounded; finite and above 0.
             Both parts of a complex element are clamped. The report ignores the clamp, so it finds overflows
         want, histogram, per_tensor: measure more: a union of Want; a histogram; a report of each array
         factor: the snapshot of the scale that the loss was scaled by, if an update ran since
+        loss: the loss before it was scaled: a number, a list of numbers, or an array on the host or on a device of the
+            gradients. No scale is the cause if it has an Inf or NaN: Policy.bad_loss_rule says what happens then. Pass
+            only a loss that the scale did not make
         No two arrays may share memory.
         """
         lists, options = _lists_of(grads, out, dtype), {"policy": self.policy}
         if clip_value is not None:
             options["clamp"] = _positive("clip_value", clip_value)
-        return self._call("gsc_unscale", lists, factor, want, histogram, per_tensor, options)
+        return self._call("gsc_unscale", lists, factor, want, histogram, per_tensor, options, loss)
 
     def unscale_accumulate(
         self,
@@ -293,20 +303,22 @@ class Scaler:
         histogram: bool = False,
         per_tensor: bool = False,
         factor: Factor | None = None,
+        loss: Any = None,
     ) -> Report:
-        """Adds a micro-batch's gradients, divided by the scale, to `out` if all are finite; else adds nothing.
+        """Adds a micro-batch's gradients, divided by the scale, to `out` if all and the loss are finite; else nothing.
 
         out: arrays of the same shapes (by the same names) in other memory, of any dtypes, best float32; complex arrays
             for complex gradients. `Arrays` have their own `out`
-        want, histogram, per_tensor, factor: as in `unscale`
+        want, histogram, per_tensor, factor, loss: as in `unscale`; the loss is that of this micro-batch
 
-        `report.overflow` means that nothing was added. The report is of these gradients divided by the scale, in the
-        dtypes of `out`. Pass the reports of all micro-batches to `update`. If one has an overflow, skip the step, or
-        divide the sum by the number of micro-batches that were added. The norm of the sum is not known from the
-        reports: if the policy judges by the norm, `measure` the sum with unscaled=True and pass that report to
-        `update`. An error adds nothing.
+        If `report.overflow` is True or `report.loss` is Loss.NOT_FINITE, nothing was added. The report is of these
+        gradients divided by the scale, in the dtypes of `out`. Pass the reports of all micro-batches to `update`. If
+        one was not added, skip the step, or divide the sum by the number of micro-batches that were added. The norm of
+        the sum is not known from the reports: if the policy judges by the norm, `measure` the sum with unscaled=True
+        and pass that report to `update`. An error adds nothing.
         """
-        report = self._call("gsc_unscale_accumulate", _lists_of(grads, out), factor, want, histogram, per_tensor, {})
+        lists = _lists_of(grads, out)
+        report = self._call("gsc_unscale_accumulate", lists, factor, want, histogram, per_tensor, {}, loss)
         report._addend = True
         return report
 
@@ -319,12 +331,13 @@ class Scaler:
         per_tensor: bool = False,
         factor: Factor | None = None,
         unscaled: bool = False,
+        loss: Any = None,
     ) -> Report:
         """Returns the report that `unscale` would, but writes nothing. unscaled=True: the gradients are unscaled."""
         if unscaled and factor is not None:
             raise TypeError("pass factor or unscaled, not both")
         options = {"policy": self.policy}
-        return self._call("gsc_measure", _lists_of(grads), factor, want, histogram, per_tensor, options, unscaled)
+        return self._call("gsc_measure", _lists_of(grads), factor, want, histogram, per_tensor, options, loss, unscaled)
 
     def update(self, report: Report | Iterable[Report] | bool) -> Event:
         """Moves the scale after an optimizer step, also if the step was skipped because of `report.overflow`.
@@ -344,12 +357,13 @@ class Scaler:
             _name_argument(error, {})
             if error.field == "status":
                 error.args = (f"{error}; see the error that the failed call raised",)
-            for field, name, want in (("sum_squares", "norm", Want.NORM), ("amax", "amax", Want.AMAX)):
-                if error.field == field and not _has(report, want):
-                    advice = f"pass want=Want.{want.name} to the call that made it, or measure the sum"
-                    error.args = (f"report.{name} was not measured, and this policy judges by it: {advice}",)
+            if error.field == "sum_squares" and not _has(report, Want.NORM):
+                advice = "pass want=Want.NORM to the call that made it, or measure the sum"
+                error.args = (f"report.norm was not measured, and this policy judges by it: {advice}",)
             raise
         self._combined_reasons = None
+        is_explained = self._state.skip and isinstance(report, Report)
+        self._skipped_report = report._without_arrays() if is_explained else None
         if self._history is not None:
             self._history.add(self.metrics(report))
         return self.events
@@ -379,8 +393,9 @@ class Scaler:
         return report
 
     def set_scale(self, scale: float, **counts: int) -> None:
-        """Sets the scale at once, and the counts that are passed: good_steps, steps_since_change, failed_backoffs,
-        overflows_since_reset, total_overflows, total_growths, total_backoffs. Other counts do not change.
+        """Sets the scale at once, and the counts that are passed, such as good_steps. Other counts do not change.
+
+        The scale can be outside of max_scale and min_scale; `diagnose` then says so.
         """
         state = State.from_buffer_copy(self.state)
         state.factor.scale = _number("scale", scale)
@@ -396,7 +411,7 @@ class Scaler:
         try:
             c.gsc_state_init_from(None, self.policy, state, state)
         except c.Error as error:
-            _name_argument(error, {"from": ""})
+            _name_argument(error, {"from": "" if error.field else "state"})
             error.args = (str(error).removeprefix("factor."),)
             raise
         self.state = state
@@ -460,6 +475,7 @@ class Scaler:
         histogram: bool,
         per_tensor: bool,
         options: dict[str, Any],
+        loss: Any,
         unscaled: bool = False,
     ) -> Report:
         """Makes one C call for the host's arrays, and one for each device."""
@@ -472,6 +488,8 @@ class Scaler:
         report.names, report.scale = lists.names, factor.scale if factor else 1.0
         report.grads = lists.out if writes else lists.grads
         options["want"] = want
+        if loss is not None:
+            options["loss"] = _loss(loss)
         if histogram:
             options["histogram"] = report._words = bytearray(8 * c.GSC_HISTOGRAM_LENGTH)
         options["per_tensor"] = bytearray(max(count, 1) * _SIZE) if per_tensor else _take_buffer(count)
@@ -531,8 +549,9 @@ class Scaler:
         return self.notes
 
     def __getstate__(self) -> dict[str, Any]:
-        excluded = {"policy": None, "_state": None, "_pinned": None, "_context": None, "_history": None}
-        return vars(self) | excluded | {"state": _checkpoints.save(self.policy, self.state, "gradscaler", None)[0]}
+        excluded = ("policy", "_state", "_pinned", "_context", "_history", "_skipped_report")
+        saved, _ = _checkpoints.save(self.policy, self.state, "gradscaler", None)
+        return vars(self) | dict.fromkeys(excluded) | {"state": saved}
 
     def __setstate__(self, attributes: Mapping[str, Any]) -> None:
         vars(self).update(attributes)
@@ -548,7 +567,11 @@ def _report_of(value: Any) -> Report:
     reports = list(value) if isinstance(value, Iterable) else [value]
     if not reports:
         raise ValueError("update takes at least one report")
-    return Report.merge(reports, addends=any(getattr(each, "_addend", False) for each in reports))
+    merged = Report.merge(reports, addends=any(getattr(each, "_addend", False) for each in reports))
+    bad = [each for each in reports if isinstance(each, Report) and each.nan_count + each.inf_count]
+    if bad:  # last_tensor is an index in the last of their lists
+        merged.names, merged._bad = bad[-1].names, bad[0]._bad if len(bad) == 1 else None
+    return merged
 
 
 def _factor(factor: Any) -> Factor | None:

@@ -7,6 +7,8 @@ import contextlib
 import ctypes as c
 import enum
 
+from . import _gradscaler
+
 
 class Status(enum.IntEnum):
     """Statuses that calls return."""
@@ -25,7 +27,7 @@ class Status(enum.IntEnum):
     ERROR_OVERLAP = -11  # an output overlaps another entry, or overlaps its own input without being in place
     ERROR_CAPACITY = -12  # the buffer is too small
     ERROR_CORRUPT = -13  # the bytes are truncated, damaged or not a saved state
-    ERROR_VERSION = -14  # the saved bytes need a newer version of the library
+    ERROR_VERSION = -14  # what was saved needs a newer version of the library, or is of a candidate before 0.10
     ERROR_UNAVAILABLE = -15  # this build or machine cannot do it
     ERROR_MEMORY = -16  # out of memory or threads
     ERROR_DEVICE = -17  # the driver failed, or another process made the context
@@ -95,6 +97,14 @@ class Quirk(enum.IntFlag):
     __str__ = enum.Flag.__str__  # names, where IntFlag has a number
 
 
+class BadLoss(enum.IntEnum):
+    """bad_loss_rule: what a loss means that was Inf or NaN before it was scaled, see options.loss.
+    No scale cures such a loss."""
+
+    OVERFLOW = 0  # the gradients alone decide: if the loss made them Inf or NaN, they are an overflow as any other
+    HOLD = 1  # the step is skipped, also if the gradients are finite; the scale, the counts of the scale and the guard stay as they are
+
+
 class GuardSample(enum.IntEnum):
     """guard_sample: the sample that an outlier adds to the mean and the variance."""
 
@@ -121,10 +131,10 @@ class Guard(enum.IntFlag):
 class Trait(enum.IntFlag):
     """Traits of a policy, for callers that prepare for them."""
 
-    MOVES = 1  # the scale can change
+    MOVES = 1  # the scale can change from the first one on
     GUARDS = 2  # the policy judges the norm of finite gradients
     NEEDS_NORM = 4  # updates need sum_squares, or a number
-    NEEDS_AMAX = 8  # updates need amax
+    HOLDS = 8  # a bad loss holds the scale: give calls on tensors the loss
 
     __str__ = enum.Flag.__str__  # names, where IntFlag has a number
 
@@ -149,6 +159,14 @@ class ReportKind(enum.IntEnum):
     FLAG = 4  # a flag: only whether there was an overflow
 
 
+class Loss(enum.IntEnum):
+    """report.loss: the loss before it was scaled, see options.loss."""
+
+    UNKNOWN = 0  # no loss was given
+    FINITE = 1  # all its elements are finite
+    NOT_FINITE = 2  # an element is Inf or NaN: no scale causes or cures that
+
+
 class MergeKind(enum.IntEnum):
     """The relation between the gradients of merged reports."""
 
@@ -161,7 +179,7 @@ class Event(enum.IntFlag):
 
     GREW = 1  # the scale became larger
     BACKED_OFF = 2  # the scale became smaller
-    SKIPPED = 4  # an overflow, a skipped outlier, or a failure on a device: leave the parameters alone
+    SKIPPED = 4  # an overflow, a held bad loss, a skipped outlier, or a failure on a device: leave the parameters alone
     ABSORBED = 8  # skipped, but hysteresis or tolerance kept the scale
     AT_CEILING = 16  # max_scale limited a growth
     AT_FLOOR = 32  # min_scale limited a backoff
@@ -170,6 +188,8 @@ class Event(enum.IntFlag):
     STALE = 256  # the report was made with another factor than the one in force: it is late, or was used twice
     OUTLIER = 512  # the guard found an outlier, see guard_threshold; without SKIPPED and CLIPPED, it was let through
     CLIPPED = 1024  # still to do: multiply the gradients by guard_multiplier, or use gsc_factor_clip_outlier
+    BAD_LOSS = 2048  # only with BadLoss.HOLD: the loss was not finite before it was scaled, so the step is skipped and the scale is kept
+    EMPTY = 4096  # the report has no elements: no tensor had a gradient; it counts as a good step, unless a bad loss is held
 
     __str__ = enum.Flag.__str__  # names, where IntFlag has a number
 
@@ -193,6 +213,7 @@ class Cause(enum.IntEnum):
     CEILING = 3  # a growth would reach max_scale, and ceiling_rule stops
     OTHER_STATE = 4  # a combined state decided this
     FAILURE = 5  # the update failed on a device; see state.status
+    BAD_LOSS = 6  # the loss was not finite before it was scaled
 
 
 class EntryKind(enum.IntEnum):
@@ -217,14 +238,15 @@ class NoteKind(enum.IntEnum):
     UNUSABLE = 5  # the scale is 0 or infinity: no call multiplies by it; also from gsc_state_diagnose, with the scale as `value`
     LOST = 6  # the format has no key for `field`; `value` is lost
     FAILURE = 7  # diagnosis: a call failed on a device or on a rank, and no rank steps; `value` is the status
-    NOT_FINITE = 8  # diagnosis: Inf or NaN that no scale cures; `value` is their number, 0 if unknown; `entry` is the first tensor with one
-    BACKOFF_FAILED = 9  # diagnosis: overflows cannot lower the scale, `value`; `entry` is the first tensor with Inf or NaN
+    NOT_FINITE = 8  # diagnosis: Inf or NaN that no scale cures; `value` is their number, 0 if unknown; `entry` is the last tensor with one, the nearest to the cause
+    BACKOFF_FAILED = 9  # diagnosis: overflows cannot lower the scale, `value`; `entry` is the last tensor with Inf or NaN, the nearest to the cause
     OVERFLOWS_OFTEN = 10  # diagnosis: more steps overflowed than this policy causes by itself; `value` is their share, 0 to 1
     GUARD_SKIPS = 11  # diagnosis: the guard skipped more than half of the steps, or the last ones in a row; `value` is the number since the start
     GUARD_IDLE = 12  # diagnosis: the guard judges none of the planned steps, because its warm-up is longer; `value` is its samples so far
     UNDERFLOWS = 13  # diagnosis: gradients became zero; `value` is their share, 0 to 1; `entry` is the tensor with the largest share
     NEVER_GROWS = 14  # diagnosis: `value` steps are planned, fewer than a growth needs
     CEILING_UNREACHABLE = 15  # diagnosis: the planned steps end before the scale can reach max_scale; `value` is the highest that it can reach
+    OUTSIDE_LIMITS = 16  # `value`, the scale, is above max_scale or below min_scale: `field` is that limit; from gsc_state_import, and in a diagnosis
 
 
 class Metric(enum.IntEnum):
@@ -246,6 +268,8 @@ class Metric(enum.IntEnum):
     INF_COUNT = 12  # elements that are Inf; None unless report.kind is TENSORS
     GUARD_THRESHOLD = 13  # threshold that the guard compared the norm with; None if it compared none
     GUARD_MULTIPLIER = 14  # state.guard_multiplier: 1, less if clipped, 0 if skipped
+    BAD_LOSS = 15  # 1 if the loss was not finite before it was scaled, else 0; None if the loss is not known
+    TOTAL_BAD_LOSSES = 16  # bad losses since the start
 
 
 class Dtype(enum.IntEnum):
@@ -287,7 +311,8 @@ class Policy(Struct):
 
     struct_size: set by the initialiser
     arithmetic: Arithmetic
-    init_scale: first scale; 0 is 1
+    init_scale: first scale; 0 is 1; at most max_scale, except with LimitRule.ENFORCE, where the
+        first scale is then max_scale
     growth_factor: a growth multiplies by this; at least 1; 0 is 1
     backoff_factor: a backoff multiplies by this, in (0, 1]; 0: divides by growth_factor
     growth_interval: good steps from one growth to the next; 0 never grows
@@ -295,8 +320,9 @@ class Policy(Struct):
     growth_extra_steps: steps that a growth needs beyond the interval
     max_scale: ceiling; 0 is none (infinity)
     min_scale: floor; 0 is none
-    ceiling_rule: LimitRule at max_scale; with ENFORCE also for the first scale
-    floor_rule: LimitRule at min_scale; the first scale is never raised
+    ceiling_rule: LimitRule at max_scale
+    floor_rule: LimitRule at min_scale; the first scale can be below it: CLAMP raises it at the
+        first backoff, ENFORCE at the first update
     overflow_test: OverflowTest
     hysteresis: number of overflows that make a backoff; the overflows before the last are absorbed;
         overflow_reset says what restarts the count; 0 is 1
@@ -306,16 +332,9 @@ class Policy(Struct):
     overflow_tolerance: an overflow is absorbed if overflows_since_reset is at most this share of
         steps_since_change; below 1, or 1 with TOLERANCE_EXCLUSIVE
     max_failed_backoffs: Event.STOPPED after this many overflows in a row that could not lower the
-        scale; 0: never
+        scale, or, with BadLoss.HOLD, after this many bad losses in a row; 0: never
     quirks: Quirk; 0 in any new policy
-    reserved: 0
-    target_amax: above 0: each update predicts a scale so that scale * amax is this, from means of
-        log2(amax), without growth and backoff; max_scale and min_scale then need LimitRule.ENFORCE;
-        0: off
-    log2_decay: decay of the running mean of log2(amax); from 0, below 1
-    log2_slow_decay: decay of the slower mean and of the mean square; from 0, below 1
-    log2_margin_sigmas: standard deviations kept free above the mean
-    overflow_sample_log2: log2(amax) that an overflow counts as
+    bad_loss_rule: BadLoss; HOLD needs max_failed_backoffs above 0
     guard_norm: a norm above this is an outlier; 0: no such threshold
     guard_ratio: a norm above this times a mean above 0 is an outlier; must be above 1; 0: no such
         threshold
@@ -351,12 +370,7 @@ class Policy(Struct):
         ("overflow_tolerance", c.c_double),
         ("max_failed_backoffs", c.c_uint64),
         ("quirks", c.c_uint32),
-        ("reserved", c.c_uint32),
-        ("target_amax", c.c_double),
-        ("log2_decay", c.c_double),
-        ("log2_slow_decay", c.c_double),
-        ("log2_margin_sigmas", c.c_double),
-        ("overflow_sample_log2", c.c_double),
+        ("bad_loss_rule", c.c_uint32),
         ("guard_norm", c.c_double),
         ("guard_ratio", c.c_double),
         ("guard_sigmas", c.c_double),
@@ -367,7 +381,7 @@ class Policy(Struct):
         ("guard_sample", c.c_uint32),
         ("guard_flags", c.c_uint32),
     ]
-    _takes_ = {"arithmetic": Arithmetic, "growth_rule": Growth, "ceiling_rule": LimitRule, "floor_rule": LimitRule, "overflow_test": OverflowTest, "overflow_reset": OverflowReset, "quirks": Quirk, "guard_sample": GuardSample, "guard_flags": Guard}
+    _takes_ = {"arithmetic": Arithmetic, "growth_rule": Growth, "ceiling_rule": LimitRule, "floor_rule": LimitRule, "overflow_test": OverflowTest, "overflow_reset": OverflowReset, "quirks": Quirk, "bad_loss_rule": BadLoss, "guard_sample": GuardSample, "guard_flags": Guard}
 
 
 class Info(Struct):
@@ -417,8 +431,9 @@ class Report(Struct):
     and set `status` and `overflow`. Contradictions are also refused, such as NaN elements
     without an overflow.
 
-    found_inf: `overflow` as a float, for fused optimizers that run before the update; not 0: an
-        overflow
+    found_inf: for fused optimizers that run before the update: not 0 if the update will skip the
+        step because of an overflow or, if the policy that the call was given holds, a bad loss.
+        Merge the reports of ranks instead of reducing it
     overflow: 1: an element is Inf or NaN or became so, or options.policy says so, or a device or
         rank failed
     status: Status.OK, or the error of a device or a rank
@@ -432,6 +447,8 @@ class Report(Struct):
     inf_count: elements that are Inf, or became so by unscaling
     first_tensor: index of the tensor with the first NaN or Inf; 0 if there is none
     first_element: index of that element in the tensor; 0 if there is none
+    last_tensor: index of the last tensor with NaN or Inf: in a list in the model's order, the one
+        nearest to the cause of an overflow in the backward pass; 0 if there is none
     underflows_to_zero: outputs that are zero although their input was not
     underflows_to_subnormal: outputs that are subnormal although their input was not
     clamped: elements that options.clamp changed
@@ -439,8 +456,14 @@ class Report(Struct):
     status_rank_plus_1: 1 + the rank of `status`; 0: unknown
     first_rank_plus_1: 1 + the rank of first_tensor, or, if no element was counted, of the first
         report with an overflow; 0: unknown
+    last_rank_plus_1: 1 + the rank of last_tensor, or, if no element was counted, of the last report
+        with an overflow; 0: unknown
+    loss_rank_plus_1: 1 + the rank of the first bad loss; 0: unknown
+    loss: Loss: the loss before it was scaled; UNKNOWN in a FLAG, a NUMBER and a report of zeros
     kind: ReportKind
     flags: 0
+    has_flag: 1: a MERGED report with a FLAG among its reports, so 0 elements do not mean that there
+        were no gradients; else 0
     number: the number of a ReportKind.NUMBER, which a policy judges as a norm; 0 if it is not
         finite. 0 in other reports
     reserved: 0
@@ -459,18 +482,23 @@ class Report(Struct):
         ("inf_count", c.c_int64),
         ("first_tensor", c.c_int64),
         ("first_element", c.c_int64),
+        ("last_tensor", c.c_int64),
         ("underflows_to_zero", c.c_int64),
         ("underflows_to_subnormal", c.c_int64),
         ("clamped", c.c_int64),
         ("digest", c.c_uint64),
         ("status_rank_plus_1", c.c_uint32),
         ("first_rank_plus_1", c.c_uint32),
+        ("last_rank_plus_1", c.c_uint32),
+        ("loss_rank_plus_1", c.c_uint32),
+        ("loss", c.c_uint32),
         ("kind", c.c_uint32),
         ("flags", c.c_uint32),
+        ("has_flag", c.c_uint32),
         ("number", c.c_double),
-        ("reserved", c.c_uint64 * 15),
+        ("reserved", c.c_uint64 * 12),
     ]
-    _takes_ = {"status": Status, "measured": Want, "kind": ReportKind}
+    _takes_ = {"status": Status, "measured": Want, "loss": Loss, "kind": ReportKind}
 
 
 class State(Struct):
@@ -479,19 +507,18 @@ class State(Struct):
     factor: the scale in force
     next: the newest scale. Without apply_delay it equals `factor`. With apply_delay the next update
         copies it to `factor`; a loss that you scale before that update needs `next`
-    log2_mean: predictive policies: running mean of log2(amax)
-    log2_slow_mean: slower mean of log2(amax), with log2_slow_decay
-    log2_mean_square: slower mean of the square of log2(amax)
-    log2_zero_weight: weight of the initial zero in log2_mean
-    log2_slow_zero_weight: weight of the initial zero in log2_slow_mean
     good_steps: good steps since the last overflow or growth, even if max_scale limited it; with
         Growth.EVERY since the last overflow
     steps_since_change: all steps since the scale changed
     overflows_since_reset: overflows not reset yet
     failed_backoffs: overflows in a row that could not lower the scale
+    bad_losses_in_a_row: bad losses in a row: a finite loss sets this to 0, and so does a step
+        without overflow of an unknown loss
     events: Event of the last update
     status: Status.OK, or the error of the last update on a device
-    total_overflows: overflows since the start, without the guard's skips
+    total_updates: updates since the start
+    total_overflows: overflows since the start, without the guard's skips and held bad losses
+    total_bad_losses: updates since the start with a bad loss, held or not
     total_growths: updates since the start that made the scale larger
     total_backoffs: updates since the start that made the scale smaller
     skip_f32: 1 with Event.SKIPPED, else 0: found_inf for a fused optimizer that runs after the
@@ -505,24 +532,29 @@ class State(Struct):
     guard_multiplier: multiplier of the last update: 1; below 1 if it clips; 0 with Event.SKIPPED
     guard_threshold: threshold that guard_value was compared with; 0: none
     guard_value: norm or number that the last update judged; 0: none
+    total_guard_clips: steps since the start that the guard clipped
+    nans_in_a_row: updates in a row with a NaN among the gradients; an overflow of unknown elements
+        keeps this
+    empty_in_a_row: updates in a row with Event.EMPTY
+    updates_at_growth: total_updates when the scale last grew; before any growth, at the first good
+        step; 0: neither yet
+    overflows_at_growth: total_overflows at the same update
     reserved: 0
     """
 
     _fields_ = [
         ("factor", Factor),
         ("next", Factor),
-        ("log2_mean", c.c_double),
-        ("log2_slow_mean", c.c_double),
-        ("log2_mean_square", c.c_double),
-        ("log2_zero_weight", c.c_double),
-        ("log2_slow_zero_weight", c.c_double),
         ("good_steps", c.c_int64),
         ("steps_since_change", c.c_int64),
         ("overflows_since_reset", c.c_int64),
         ("failed_backoffs", c.c_int64),
+        ("bad_losses_in_a_row", c.c_int64),
         ("events", c.c_uint32),
         ("status", c.c_int32),
+        ("total_updates", c.c_int64),
         ("total_overflows", c.c_int64),
+        ("total_bad_losses", c.c_int64),
         ("total_growths", c.c_int64),
         ("total_backoffs", c.c_int64),
         ("skip_f32", c.c_float),
@@ -535,24 +567,29 @@ class State(Struct):
         ("guard_multiplier", c.c_double),
         ("guard_threshold", c.c_double),
         ("guard_value", c.c_double),
-        ("reserved", c.c_uint64 * 18),
+        ("total_guard_clips", c.c_int64),
+        ("nans_in_a_row", c.c_int64),
+        ("empty_in_a_row", c.c_int64),
+        ("updates_at_growth", c.c_int64),
+        ("overflows_at_growth", c.c_int64),
+        ("reserved", c.c_uint64 * 15),
     ]
     _takes_ = {"events": Event, "status": Status}
 
     @classmethod
     def from_bytes(cls, data):
-        """Makes a state from bytes(state), also of 0.2 to 0.5, where a state had 256 bytes and no `skip`.
-
-        Longer bytes of a later version are accepted if the rest is zero.
-        """
+        """Makes a state from bytes(state). Longer bytes of a later version are accepted if the rest is zero."""
         data, size = bytes(data), c.sizeof(cls)
-        if len(data) != 256 and len(data) < size:
+        if len(data) < size:
             raise ValueError(f"a state has {size} bytes, not {len(data)}")
         if any(data[size:]):
             raise ValueError("the bytes of the state set fields that this version does not know")
-        state = cls.from_buffer_copy(data.ljust(size, b"\0"))
-        if len(data) == 256:
-            state.skip = bool(state.events & Event.SKIPPED)
+        state = cls.from_buffer_copy(data)
+        try:
+            _gradscaler.gsc_state_digest(None, state)
+        except _gradscaler.Error as error:
+            if error.status == Status.ERROR_VERSION:
+                raise
         return state
 
     def __setstate__(self, attributes, data):
@@ -567,8 +604,15 @@ class Reason(Struct):
     value: with OUTLIER, the norm or number that was judged; 0: unknown
     threshold: with OUTLIER, the threshold that `value` is above
     multiplier: 1; below 1 if clipped, 0 if skipped
-    in_a_row: with OUTLIER, the number of outliers in a row
-    message: a sentence for a log, such as "skipped: the norm, 3, is above 2, 1 in a row"; empty if
+    in_a_row: outliers in a row with OUTLIER, bad losses in a row with BAD_LOSS
+    nan_count: elements that are NaN; 0 also if unknown
+    inf_count: elements that are Inf; 0 also if unknown
+    bad_tensors: tensors with NaN or Inf; 0: none, or unknown
+    tensor: index of the bad tensor that is nearest to the cause of an overflow, the last of the
+        list; -1: none, or unknown
+    rank: rank of that tensor or, with BAD_LOSS, of the first bad loss; without both, rank of the
+        last report with an overflow; -1: unknown
+    message: a sentence for a log, such as "skipped: 3 NaN in \"h.3.attn.weight\" alone"; empty if
         the step is taken as it is
     reserved: 0
     """
@@ -580,8 +624,13 @@ class Reason(Struct):
         ("threshold", c.c_double),
         ("multiplier", c.c_double),
         ("in_a_row", c.c_int64),
-        ("message", c.c_char * 192),
-        ("reserved", c.c_uint64 * 3),
+        ("nan_count", c.c_int64),
+        ("inf_count", c.c_int64),
+        ("bad_tensors", c.c_int64),
+        ("tensor", c.c_int64),
+        ("rank", c.c_int64),
+        ("message", c.c_char * 320),
+        ("reserved", c.c_uint64 * 10),
     ]
     _takes_ = {"outcome": Outcome, "cause": Cause}
 

@@ -42,7 +42,7 @@ def report_of(norm):
 GUARD = {"guard_ratio": 3.0, "guard_decay": 0.9, "guard_warmup": 5, "guard_max_in_a_row": 3}
 
 
-@pytest.mark.parametrize("preset, fields", [("openseq2seq_logmax", {}), ("torch", {"hysteresis": 2}), ("nemo", GUARD)])
+@pytest.mark.parametrize("preset, fields", [("recommended", {}), ("torch", {"hysteresis": 2}), ("nemo", GUARD)])
 def test_each_step_has_the_bits_of_the_core(way, preset, fields):
     scaler, draw = Scaler(preset, growth_interval=3, **fields), random.Random(preset)
     reports = [report_of(draw.choice([2.0, 3.0, draw.lognormvariate(0, 9), np.inf])) for _ in range(30)]

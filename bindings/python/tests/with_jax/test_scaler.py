@@ -2,7 +2,6 @@
 """The Scaler inside compiled programs: the same gradients, verdicts and states by the handler and in jax.numpy."""
 
 import copy
-import dataclasses
 import pickle
 from fractions import Fraction
 
@@ -13,10 +12,12 @@ import numpy as np
 import optax
 import pytest
 from flax import serialization
+from saved_by_0_9 import SAVED as SAVED_BY_0_9
 
 import gradscaler
 import gradscaler.jax
 from gradscaler import Want
+from gradscaler._structs import State
 from gradscaler.jax import Report, Scaler, scaled
 
 
@@ -49,7 +50,7 @@ def test_gradients_in_jnp_have_the_bits_of_the_core_except_subnormal_ones(in_jnp
         assert np.all((out.view(f"u{out.itemsize}") == found.view(f"u{out.itemsize}")) | flushed | nan)
         assert np.array_equal(nan[~flushed], np.isnan(found.astype(np.float64))[~flushed])
         report = report.to_host()
-        for field in "overflow", "nan_count", "inf_count", "first_tensor", "first_element":
+        for field in "overflow", "nan_count", "inf_count", "first_tensor", "first_element", "last_tensor":
             assert getattr(report, field) == getattr(expected, field), field
 
 
@@ -69,11 +70,13 @@ def test_a_report_is_that_of_the_host(way):
     unscale = jax.jit(lambda scaler, grads: scaler.unscale(grads, want=Want.NORM | Want.AMAX, per_tensor=True))
     _, report = unscale(Scaler("recommended"), grads)
     found = report.to_host()
-    same = "overflow elements nan_count inf_count first_element generation measured kind status amax"
-    for name in same.split():
+    same = (
+        "overflow elements nan_count inf_count first_tensor first_element last_tensor generation measured kind status"
+    )
+    for name in [*same.split(), "amax"]:
         assert getattr(found, name) == getattr(expected, name), name
     assert found.norm == pytest.approx(expected.norm, rel=1e-6)
-    assert found.first_overflow == ("['complex']", 4)
+    assert found.first_overflow == ("['complex']", 4) and found.last_overflow == "['layer']['w']"
     assert report.bad == {"['complex']": 1, "['layer']['w']": 2}
     for name, one in expected.per_tensor.items():
         other = found.per_tensor[report.names[name]]
@@ -272,34 +275,49 @@ def test_nothing_is_lost_through_flatten_and_checkpoints(tmp_path):
     assert repr(gradscaler.Scaler(scaler.policy)) == repr(gradscaler.Scaler("megatron", growth_interval=5))
 
 
-def report_in_0_5(words):
-    """Returns a report that says which values are absent, and has no kind."""
-    words = np.array(words[..., :48])
-    words[..., 3] ^= 7
-    words[..., 30] = 0
-    return words
+def words_of_0_9(name):
+    return jnp.asarray(np.frombuffer(SAVED_BY_0_9[name], np.uint32))
 
 
-@pytest.mark.parametrize("overflow", [False, True])
-def test_words_of_before_0_9_are_read(overflow):
-    scaler = Scaler("megatron", growth_interval=5).update(overflow)
-    old = copy.copy(scaler)
-    vars(old)["state"] = scaler.state.at[43].set(0)[:64]  # the words that 0.2 to 0.5 had
-    leaves, structure = jax.tree.flatten(old)
-    assert old.state.shape == (64,)
-    assert jax.tree.unflatten(structure, leaves) == jax.tree.unflatten(structure, map(np.asarray, leaves)) == scaler
-    assert jax.jit(lambda s: s.update(False))(old) == scaler.update(False)
-    batch = jax.tree.unflatten(structure, [jnp.stack([old.state] * 3)])
-    assert jax.vmap(lambda s: s.skip)(batch).tolist() == 3 * [overflow]
-    assert pickle.loads(pickle.dumps(old)) == copy.copy(old) == scaler
-    report = scaler.measure({"a": jnp.full(3, jnp.inf)}, per_tensor=True)
-    words = {name: report_in_0_5(getattr(report, name)) for name in ("words", "words_per_tensor")}
-    saved = {"scaler": {"state": old.state}, "report": words | {"bins": None}}
-    saved = serialization.msgpack_serialize(serialization.to_state_dict(saved))
-    restored = serialization.from_bytes({"scaler": scaler, "report": report}, saved)
-    assert restored["scaler"] == scaler and np.array_equal(restored["report"].words, report.words)
-    assert restored["report"].bad == report.bad == {"['a']": 3}
-    assert np.array_equal(dataclasses.replace(report, words=words["words"]).words, report.words)
+def test_what_0_9_saved_is_refused_by_one_sentence():
+    scaler, report = Scaler("torch"), Report(words_of_0_9("report"))
+    leaf, old = words_of_0_9("state"), scaler._with(words_of_0_9("state"))
+    assert jax.tree.unflatten(jax.tree.structure(scaler), [np.asarray(leaf)]).state.shape == (96,)  # read later
+    pickled, policy = copy.copy(scaler), np.array([216] + [0] * 53, np.uint32)  # its size in 0.9, and 212 bytes
+    vars(pickled)["_policy"] = policy.tobytes()
+    saved = serialization.msgpack_serialize({"state": np.asarray(leaf), "policy": policy.view(np.uint8)})
+    for read in [
+        old.to_host,
+        old.state_dict,
+        old.metrics,
+        lambda: old.set_scale(8.0),
+        lambda: copy.copy(pickled),
+        lambda: pickle.loads(pickle.dumps(pickled)),
+        lambda: serialization.from_bytes(scaler, saved),
+        lambda: Scaler.from_state_dict({"preset": "torch", "saved": SAVED_BY_0_9["bytes"].hex()}),
+        report.to_host,
+    ]:
+        with pytest.raises(
+            gradscaler.Error, match=r"cannot be read by this version \(.*\): 0.9 or an earlier"
+        ) as refused:
+            read()
+        assert refused.value.status == gradscaler.Status.ERROR_VERSION
+    assert "state=Array" in repr(old) and "Report(Array" in repr(report)
+
+
+def test_words_of_0_9_are_no_step(way):
+    """The factor has not changed; a state is refused by the status, or on the CPU as an error of the program."""
+    old, grads = Scaler("torch")._with(words_of_0_9("state")), [jnp.ones(2)]
+    for step in old.update, jax.jit(lambda report: old.update(report)):
+        if way == "jnp":
+            state = State.from_buffer_copy(np.asarray(step(False).state).tobytes())
+            assert (state.status, state.skip) == (gradscaler.Status.ERROR_VERSION, 1)
+        else:
+            with pytest.raises(
+                Exception, match="0.9 or an earlier candidate saved this; start anew, and set the old scale"
+            ):
+                jax.block_until_ready(step(False).state)
+    assert old.unscale(grads)[0][0].tolist() == [1 / float(old.loss_scale)] * 2
 
 
 def test_flax_saves_a_scaler_and_restores_it_as_one():
@@ -311,9 +329,7 @@ def test_flax_saves_a_scaler_and_restores_it_as_one():
     with pytest.warns(UserWarning, match="backoff_factor was 0.5 and is 0.25; growth_interval was 5 and is 2000"):
         changed = serialization.from_bytes(target | {"ds": Scaler("torch", backoff_factor=0.25)}, saved)
     assert (changed["ds"].policy.growth_interval, changed["ds"].loss_scale) == (2000, scaler.loss_scale)
-    before = {"state": scaler.state}  # as 0.4 saved it
-    assert serialization.from_state_dict(target["ds"], before) == scaler
-    with pytest.raises(ValueError, match="a Scaler has state"):
+    with pytest.raises(ValueError, match="a Scaler has state, policy, the checkpoint scale"):
         serialization.from_state_dict(scaler, {"scale": 1.0})
 
 
@@ -433,7 +449,6 @@ def test_every_refusal_says_what_to_do():
         (lambda: Scaler("nothing"), gradscaler.Error, "no preset"),
         # A guard cannot judge these.
         (lambda: guard.update(False), ValueError, "judges by what a bool does not have: pass a report"),
-        (lambda: Scaler("openseq2seq_logmax").update(False), ValueError, "judges by what a bool does not have"),
         (lambda: guard.update(Report.of(True)), ValueError, "guards by the norm, which the report la"),
         (lambda: jax.jit(guard.update)(Report.of(False)), ValueError, "which the report lacks"),
         (lambda: Report.of(True).norm, ValueError, "the report has no norm"),

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from flax.training.dynamic_scale import DynamicScale
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from saved_by_0_9 import SAVED as SAVED_BY_0_9
 
 import gradscaler
 from gradscaler import Want
@@ -100,6 +101,31 @@ def test_an_element_that_is_not_finite_is_counted_once(way, mesh):
         assert f"['{name}']" in str(report.to_host())
         for key, result in results.items():
             assert_placed(result, grads[key])
+
+
+# The bad elements, as (gradient, device): the first and the last (gradient, rank), in the order of the devices.
+PLACES = [
+    ([(0, 1), (0, 3), (1, 2)], (0, 1), (0, 3)),  # the last device has only gradient 0
+    ([(2, 0), (1, 0), (2, 1)], (1, 0), (2, 1)),
+    ([(1, 2)], (1, 2), (1, 2)),
+    ([(0, 3), (2, 3)], (0, 3), (2, 3)),
+]
+
+
+@pytest.mark.parametrize("bad, first, last", PLACES)
+def test_the_first_and_the_last_gradient_that_is_not_finite_and_their_devices(way, bad, first, last):
+    with jax.set_mesh(jax.make_mesh((4,), ("data",), axis_types=(AxisType.Auto,))):
+        grads = np.ones((3, 4, 8), np.float32)  # a row for each device
+        for gradient, device in bad:
+            grads[gradient, device, 5] = np.nan
+        grads = [jax.device_put(grad, NamedSharding(jax.sharding.get_mesh(), P("data"))) for grad in grads]
+        _, report = jax.jit(lambda grads: scaler().unscale(grads, per_tensor=True))(grads)
+        report = report.to_host()
+    assert ((report.first_tensor, report.rank), (report.last_tensor, report.last_rank)) == (first, last)
+    for i, each in enumerate(report.per_tensor.values()):
+        devices = [device for gradient, device in bad if gradient == i]
+        expected = (i, i, min(devices), max(devices)) if devices else (0, 0, None, None)
+        assert (each.first_tensor, each.last_tensor, each.rank, each.last_rank) == expected
 
 
 def test_sums_stay_where_they_are(mesh):
@@ -213,6 +239,10 @@ def drifted(change):
     [
         (lambda scaler: scaler.set_scale(2.0**10), "rank 1 has another policy or state than rank 0"),
         (lambda scaler: scaler._with(scaler.state.at[:8].set(0)), "that rank 1 met"),
+        (
+            lambda scaler: scaler._with(np.frombuffer(SAVED_BY_0_9["state"], np.uint32)),
+            "that rank 1 met: saved by a newer",
+        ),
     ],
 )
 def test_devices_with_states_that_drifted_apart_are_told_by_their_number(change, why):

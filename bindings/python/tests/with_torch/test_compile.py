@@ -9,10 +9,11 @@ from functools import partial
 import pytest
 import torch
 from conftest import Operations, begun, make_step
+from saved_by_0_9 import SAVED as SAVED_BY_0_9
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from gradscaler import Policy
+from gradscaler import Error, Policy, Status
 from gradscaler.torch import GradScaler, StallError, TensorScaler
 
 NAN = math.nan
@@ -165,18 +166,16 @@ def test_a_scale_of_0_raises_stallerror_and_stopped_tells_when_the_policy_gave_u
         assert guard.stopped == stopped
 
 
-def test_tensors_of_before_0_9_are_read():
-    scaler = TensorScaler("torch", init_scale=4.0)
-    step_on(scaler, math.inf)
-    scaler.unscale_([torch.ones(3)])
-    old = copy.deepcopy(scaler)
-    old.state, old.report_tensor = scaler.state[:256].clone(), scaler.report_tensor[:192].clone()
-    old.state[172:176] = 0  # where skip is now
-    old.report_tensor[12], old.report_tensor[120] = old.report_tensor[12] ^ 7, 0  # what was absent, and no kind
-    for restored in copy.deepcopy(old), pickle.loads(pickle.dumps(old)):
-        assert torch.equal(restored.state, scaler.state) and torch.equal(restored.report_tensor, scaler.report_tensor)
-        restored.update()
-        assert restored.loss_scale == 2
+def test_what_0_9_saved_is_refused_by_one_sentence():
+    scaler = TensorScaler("torch")
+    old, saved = copy.deepcopy(scaler), {"preset": "torch", "saved": SAVED_BY_0_9["bytes"].hex()}
+    old.state = torch.frombuffer(bytearray(SAVED_BY_0_9["state"]), dtype=torch.uint8)
+    old.pending.fill_(True)
+    reads = [lambda: copy.deepcopy(old), lambda: pickle.loads(pickle.dumps(old)), old.update]
+    for read in [*reads, lambda: scaler.load_state_dict(saved)]:
+        with pytest.raises(Error, match=r"cannot be read by this version \(.*\): 0.9 or an earlier") as refused:
+            read()
+        assert refused.value.status == Status.ERROR_VERSION
 
 
 def test_scale_of_gradscaler_is_traced_and_compiled_once():

@@ -11,10 +11,10 @@ from conftest import make_step, scaler, sgd
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 
-from gradscaler import Report, ReportKind, Want
+from gradscaler import Event, Loss, Report, ReportKind, Want
 from gradscaler.torch import _device, _ranks
 
-NAN = math.nan
+INF, NAN = math.inf, math.nan
 SHAPES = [(8, 6), (5,), (7, 3), (4,), (8, 6)]
 PLACES = [[Shard(0), Shard(1)], [Replicate(), Shard(0)], [Shard(0), Replicate()]]
 
@@ -92,8 +92,42 @@ def a_rank_without_gradients_does_not_keep_the_others_waiting(mesh):
     if dist.get_rank() == 0:
         for _, parameter in parameters:
             parameter.grad = None
-    one.step(torch.optim.SGD(parameters))
-    assert not one.step_was_skipped
+    make_step(one, torch.optim.SGD(parameters))
+    assert not one.step_was_skipped and not one._state().events & Event.EMPTY
+    for kind in {}, {"process_group": dist.group.WORLD, "sharded": True}:  # only without any gradient is a step empty
+        one = scaler(**kind)
+        for has_gradients in (not is_last(), True) if kind else (True,):
+            make_step(
+                one, sgd(torch.ones(3)) if has_gradients else torch.optim.SGD([torch.nn.Parameter(torch.ones(3))])
+            )
+            assert not one._state().events & Event.EMPTY
+    make_step(one, torch.optim.SGD([torch.nn.Parameter(torch.ones(3))]))
+    assert one._state().events & Event.EMPTY
+
+
+def the_last_bad_rank_and_its_parameter_are_named(mesh):
+    for kind in {"sharded": True}, {}:
+        one = scaler(process_group=dist.group.WORLD, **kind)
+        make_step(
+            one, sgd(**{name: [INF if dist.get_rank() == rank else 1.0] for name, rank in {"a": 2, "b": 1}.items()})
+        )
+        report = one.report
+        assert (report.rank, report.last_rank) == (1, 2)
+        if kind:
+            assert (report.first_tensor, report.last_tensor) == (1, 0)
+            named = '"a"' if dist.get_rank() == 2 else "tensor 0"  # other ranks have other parameters
+            assert one.reason == f"skipped: 2 Inf, the last in {named} on rank 2"
+        else:  # the first rank's copy counts, and it is finite
+            assert one.reason == "skipped: overflow on rank 2"
+
+
+def the_loss_of_a_rank_is_that_of_all(mesh):
+    """As a later version gives it, and by a report that another program sends."""
+    for copies in False, True:
+        report = Report(kind=ReportKind.TENSORS, loss=(Loss.FINITE, Loss.NOT_FINITE)[is_last()])
+        words = torch.frombuffer(bytearray(report), dtype=torch.uint8)
+        joined = Report.from_bytes(_device.data(_ranks.joined(words, dist.group.WORLD, copies=copies)))
+        assert joined.loss == Loss.NOT_FINITE and not joined.overflow
 
 
 def a_rank_with_another_scale_or_other_rules_is_refused_by_all_of_them(mesh):
@@ -145,6 +179,7 @@ def without_a_group_no_rank_waits_for_another(mesh):
 
 CLAIMS = [gradients_are_unscaled_and_clipped_by_the_norm_of_all, one_bad_element_anywhere_stops_all]
 CLAIMS += [fused_optimizers_agree, a_rank_without_gradients_does_not_keep_the_others_waiting]
+CLAIMS += [the_last_bad_rank_and_its_parameter_are_named, the_loss_of_a_rank_is_that_of_all]
 CLAIMS += [a_rank_with_another_scale_or_other_rules_is_refused_by_all_of_them]
 CLAIMS += [a_gradient_that_is_partial_is_refused_by_name, a_process_group_agrees_on_plain_gradients]
 CLAIMS += [reports_are_merged_in_the_order_of_the_ranks, without_a_group_no_rank_waits_for_another]

@@ -15,8 +15,9 @@
 //! if (gsc_policy_preset("recommended", &policy, &err) || gsc_state_init(NULL, &policy, &state, &err))
 //!     ... err.message ...
 //! options.policy = &policy;
+//! options.loss = &loss; // a gsc_tensor
 //! while (!(state.events & GSC_EVENT_STOPPED)) {
-//!     ... gradients of loss * state.factor.scale ...
+//!     ... loss, and gradients of loss * state.factor.scale ...
 //!     if (gsc_unscale(NULL, &state.factor, gradients, f32_gradients, n, &options, &report, &err) ||
 //!         gsc_state_update(NULL, &policy, &state, &report, &state, &err))
 //!         ... err.message ...
@@ -40,7 +41,8 @@
 //!   and send whole structs, because a later version can keep data in reserved words.
 //! - Later versions can add statuses, bits of events, kinds, dtypes, presets and formats. Treat
 //!   every status except GSC_OK as a failure, and ignore an unknown bit that the library wrote.
-//!   Within a major version, a preset keeps its rules, and a format still reads all that it read.
+//!   From 1.0 on, a preset keeps its rules within a major version, and a format still reads all
+//!   that it read.
 //! - `exec` says where the memory is and what runs the call. NULL: host memory and the calling
 //!   thread. A function without `exec` takes host memory.
 #![no_std]
@@ -108,7 +110,7 @@ macro_rules! newtype {
 }
 
 /// Version of the C interface that this crate declares: major, minor and patch, a byte each.
-pub const GSC_VERSION: u32 = 0x000900;
+pub const GSC_VERSION: u32 = 0x000a00;
 
 // ---- Errors -------------------------------------------------------------------------------------
 
@@ -162,7 +164,7 @@ pub const GSC_ERROR_CAPACITY: gsc_status = gsc_status(-12);
 /// the bytes are truncated, damaged or not a saved state
 pub const GSC_ERROR_CORRUPT: gsc_status = gsc_status(-13);
 
-/// the saved bytes need a newer version of the library
+/// what was saved needs a newer version of the library, or is of a candidate before 0.10
 pub const GSC_ERROR_VERSION: gsc_status = gsc_status(-14);
 
 /// this build or machine cannot do it
@@ -341,6 +343,20 @@ pub const GSC_QUIRK_OVERFLOW_IS_GOOD: gsc_quirk = gsc_quirk(2);
 pub const GSC_QUIRK_ALLOW_LOCKOUT: gsc_quirk = gsc_quirk(4);
 
 newtype! {
+    /// bad_loss_rule: what a loss means that was Inf or NaN before it was scaled, see options.loss.
+    /// No scale cures such a loss.
+    #[derive(Eq, Hash)]
+    gsc_bad_loss: u32
+}
+
+/// the gradients alone decide: if the loss made them Inf or NaN, they are an overflow as any other
+pub const GSC_BAD_LOSS_OVERFLOW: gsc_bad_loss = gsc_bad_loss(0);
+
+/// the step is skipped, also if the gradients are finite; the scale, the counts of the scale and
+/// the guard stay as they are
+pub const GSC_BAD_LOSS_HOLD: gsc_bad_loss = gsc_bad_loss(1);
+
+newtype! {
     /// guard_sample: the sample that an outlier adds to the mean and the variance.
     #[derive(Eq, Hash)]
     gsc_guard_sample: u32
@@ -396,7 +412,8 @@ pub struct gsc_policy {
     pub struct_size: u32,
     /// GSC_ARITHMETIC_*
     pub arithmetic: gsc_arithmetic,
-    /// first scale; 0 is 1
+    /// first scale; 0 is 1; at most max_scale, except with GSC_LIMIT_ENFORCE, where the first scale
+    /// is then max_scale
     pub init_scale: f64,
     /// a growth multiplies by this; at least 1; 0 is 1
     pub growth_factor: f64,
@@ -412,9 +429,10 @@ pub struct gsc_policy {
     pub max_scale: f64,
     /// floor; 0 is none
     pub min_scale: f64,
-    /// GSC_LIMIT_* at max_scale; with ENFORCE also for the first scale
+    /// GSC_LIMIT_* at max_scale
     pub ceiling_rule: gsc_limit_rule,
-    /// GSC_LIMIT_* at min_scale; the first scale is never raised
+    /// GSC_LIMIT_* at min_scale; the first scale can be below it: CLAMP raises it at the first
+    /// backoff, ENFORCE at the first update
     pub floor_rule: gsc_limit_rule,
     /// GSC_TEST_*
     pub overflow_test: gsc_overflow_test,
@@ -429,25 +447,13 @@ pub struct gsc_policy {
     /// an overflow is absorbed if overflows_since_reset is at most this share of
     /// steps_since_change; below 1, or 1 with TOLERANCE_EXCLUSIVE
     pub overflow_tolerance: f64,
-    /// GSC_EVENT_STOPPED after this many overflows in a row that could not lower the scale; 0:
-    /// never
+    /// GSC_EVENT_STOPPED after this many overflows in a row that could not lower the scale, or,
+    /// with GSC_BAD_LOSS_HOLD, after this many bad losses in a row; 0: never
     pub max_failed_backoffs: u64,
     /// GSC_QUIRK_* bits; 0 in any new policy
     pub quirks: gsc_quirk,
-    /// 0
-    pub reserved: u32,
-    /// above 0: each update predicts a scale so that scale * amax is this, from means of
-    /// log2(amax), without growth and backoff; max_scale and min_scale then need GSC_LIMIT_ENFORCE;
-    /// 0: off
-    pub target_amax: f64,
-    /// decay of the running mean of log2(amax); from 0, below 1
-    pub log2_decay: f64,
-    /// decay of the slower mean and of the mean square; from 0, below 1
-    pub log2_slow_decay: f64,
-    /// standard deviations kept free above the mean
-    pub log2_margin_sigmas: f64,
-    /// log2(amax) that an overflow counts as
-    pub overflow_sample_log2: f64,
+    /// GSC_BAD_LOSS_*; HOLD needs max_failed_backoffs above 0
+    pub bad_loss_rule: gsc_bad_loss,
     /// a norm above this is an outlier; 0: no such threshold
     pub guard_norm: f64,
     /// a norm above this times a mean above 0 is an outlier; must be above 1; 0: no such threshold
@@ -470,7 +476,7 @@ pub struct gsc_policy {
     pub guard_flags: gsc_guard,
 }
 
-layout! { gsc_policy, 216,
+layout! { gsc_policy, 176,
     struct_size 0,
     arithmetic 4,
     init_scale 8,
@@ -490,25 +496,20 @@ layout! { gsc_policy, 216,
     overflow_tolerance 88,
     max_failed_backoffs 96,
     quirks 104,
-    reserved 108,
-    target_amax 112,
-    log2_decay 120,
-    log2_slow_decay 128,
-    log2_margin_sigmas 136,
-    overflow_sample_log2 144,
-    guard_norm 152,
-    guard_ratio 160,
-    guard_sigmas 168,
-    guard_decay 176,
-    guard_init_mean 184,
-    guard_warmup 192,
-    guard_max_in_a_row 200,
-    guard_sample 208,
-    guard_flags 212,
+    bad_loss_rule 108,
+    guard_norm 112,
+    guard_ratio 120,
+    guard_sigmas 128,
+    guard_decay 136,
+    guard_init_mean 144,
+    guard_warmup 152,
+    guard_max_in_a_row 160,
+    guard_sample 168,
+    guard_flags 172,
 }
 
 /// Bytes of [`gsc_policy`].
-pub const GSC_POLICY_SIZE: u32 = 216;
+pub const GSC_POLICY_SIZE: u32 = 176;
 
 /// Zeros, and the size: where every [`gsc_policy`] starts.
 pub const GSC_POLICY_INIT: gsc_policy = gsc_policy {
@@ -528,7 +529,7 @@ newtype! {
     gsc_trait: u32
 }
 
-/// the scale can change
+/// the scale can change from the first one on
 pub const GSC_TRAIT_MOVES: gsc_trait = gsc_trait(1);
 
 /// the policy judges the norm of finite gradients
@@ -537,8 +538,8 @@ pub const GSC_TRAIT_GUARDS: gsc_trait = gsc_trait(2);
 /// updates need sum_squares, or a number
 pub const GSC_TRAIT_NEEDS_NORM: gsc_trait = gsc_trait(4);
 
-/// updates need amax
-pub const GSC_TRAIT_NEEDS_AMAX: gsc_trait = gsc_trait(8);
+/// a bad loss holds the scale: give calls on tensors the loss
+pub const GSC_TRAIT_HOLDS: gsc_trait = gsc_trait(8);
 
 // ---- Where a call runs --------------------------------------------------------------------------
 
@@ -753,6 +754,21 @@ pub const GSC_REPORT_MERGED: gsc_report_kind = gsc_report_kind(3);
 /// a flag: only whether there was an overflow
 pub const GSC_REPORT_FLAG: gsc_report_kind = gsc_report_kind(4);
 
+newtype! {
+    /// report.loss: the loss before it was scaled, see options.loss.
+    #[derive(Eq, Hash)]
+    gsc_loss: u32
+}
+
+/// no loss was given
+pub const GSC_LOSS_UNKNOWN: gsc_loss = gsc_loss(0);
+
+/// all its elements are finite
+pub const GSC_LOSS_FINITE: gsc_loss = gsc_loss(1);
+
+/// an element is Inf or NaN: no scale causes or cures that
+pub const GSC_LOSS_NOT_FINITE: gsc_loss = gsc_loss(2);
+
 /// The results of calls on gradients. Calls on tensors, gsc_report_from_number,
 /// gsc_report_from_flag and gsc_report_merge fill a report in. A report that is all zeros is
 /// refused: no call filled it in. If a call fails on a rank, make a report of zeros yourself and
@@ -761,7 +777,9 @@ pub const GSC_REPORT_FLAG: gsc_report_kind = gsc_report_kind(4);
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct gsc_report {
-    /// `overflow` as a float, for fused optimizers that run before the update; not 0: an overflow
+    /// for fused optimizers that run before the update: not 0 if the update will skip the step
+    /// because of an overflow or, if the policy that the call was given holds, a bad loss. Merge
+    /// the reports of ranks instead of reducing it
     pub found_inf: f32,
     /// 1: an element is Inf or NaN or became so, or options.policy says so, or a device or rank
     /// failed
@@ -787,6 +805,9 @@ pub struct gsc_report {
     pub first_tensor: i64,
     /// index of that element in the tensor; 0 if there is none
     pub first_element: i64,
+    /// index of the last tensor with NaN or Inf: in a list in the model's order, the one nearest to
+    /// the cause of an overflow in the backward pass; 0 if there is none
+    pub last_tensor: i64,
     /// outputs that are zero although their input was not
     pub underflows_to_zero: i64,
     /// outputs that are subnormal although their input was not
@@ -800,15 +821,25 @@ pub struct gsc_report {
     /// 1 + the rank of first_tensor, or, if no element was counted, of the first report with an
     /// overflow; 0: unknown
     pub first_rank_plus_1: u32,
+    /// 1 + the rank of last_tensor, or, if no element was counted, of the last report with an
+    /// overflow; 0: unknown
+    pub last_rank_plus_1: u32,
+    /// 1 + the rank of the first bad loss; 0: unknown
+    pub loss_rank_plus_1: u32,
+    /// GSC_LOSS_*: the loss before it was scaled; UNKNOWN in a FLAG, a NUMBER and a report of zeros
+    pub loss: gsc_loss,
     /// GSC_REPORT_*
     pub kind: gsc_report_kind,
     /// 0
     pub flags: u32,
+    /// 1: a MERGED report with a FLAG among its reports, so 0 elements do not mean that there were
+    /// no gradients; else 0
+    pub has_flag: u32,
     /// the number of a GSC_REPORT_NUMBER, which a policy judges as a norm; 0 if it is not finite. 0
     /// in other reports
     pub number: f64,
     /// 0
-    pub reserved: [u64; 15],
+    pub reserved: [u64; 12],
 }
 
 layout! { gsc_report, 256,
@@ -824,16 +855,21 @@ layout! { gsc_report, 256,
     inf_count 56,
     first_tensor 64,
     first_element 72,
-    underflows_to_zero 80,
-    underflows_to_subnormal 88,
-    clamped 96,
-    digest 104,
-    status_rank_plus_1 112,
-    first_rank_plus_1 116,
-    kind 120,
-    flags 124,
-    number 128,
-    reserved 136,
+    last_tensor 80,
+    underflows_to_zero 88,
+    underflows_to_subnormal 96,
+    clamped 104,
+    digest 112,
+    status_rank_plus_1 120,
+    first_rank_plus_1 124,
+    last_rank_plus_1 128,
+    loss_rank_plus_1 132,
+    loss 136,
+    kind 140,
+    flags 144,
+    has_flag 148,
+    number 152,
+    reserved 160,
 }
 
 impl Default for gsc_report {
@@ -868,7 +904,8 @@ pub const GSC_EVENT_GREW: gsc_event = gsc_event(1);
 /// the scale became smaller
 pub const GSC_EVENT_BACKED_OFF: gsc_event = gsc_event(2);
 
-/// an overflow, a skipped outlier, or a failure on a device: leave the parameters alone
+/// an overflow, a held bad loss, a skipped outlier, or a failure on a device: leave the parameters
+/// alone
 pub const GSC_EVENT_SKIPPED: gsc_event = gsc_event(4);
 
 /// skipped, but hysteresis or tolerance kept the scale
@@ -895,6 +932,14 @@ pub const GSC_EVENT_OUTLIER: gsc_event = gsc_event(512);
 /// still to do: multiply the gradients by guard_multiplier, or use gsc_factor_clip_outlier
 pub const GSC_EVENT_CLIPPED: gsc_event = gsc_event(1024);
 
+/// only with GSC_BAD_LOSS_HOLD: the loss was not finite before it was scaled, so the step is
+/// skipped and the scale is kept
+pub const GSC_EVENT_BAD_LOSS: gsc_event = gsc_event(2048);
+
+/// the report has no elements: no tensor had a gradient; it counts as a good step, unless a bad
+/// loss is held
+pub const GSC_EVENT_EMPTY: gsc_event = gsc_event(4096);
+
 /// The state of a scaler. It has no pointers: copy it, store it, send it.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -904,16 +949,6 @@ pub struct gsc_state {
     /// the newest scale. Without apply_delay it equals `factor`. With apply_delay the next update
     /// copies it to `factor`; a loss that you scale before that update needs `next`
     pub next: gsc_factor,
-    /// predictive policies: running mean of log2(amax)
-    pub log2_mean: f64,
-    /// slower mean of log2(amax), with log2_slow_decay
-    pub log2_slow_mean: f64,
-    /// slower mean of the square of log2(amax)
-    pub log2_mean_square: f64,
-    /// weight of the initial zero in log2_mean
-    pub log2_zero_weight: f64,
-    /// weight of the initial zero in log2_slow_mean
-    pub log2_slow_zero_weight: f64,
     /// good steps since the last overflow or growth, even if max_scale limited it; with
     /// GSC_GROWTH_EVERY since the last overflow
     pub good_steps: i64,
@@ -923,12 +958,19 @@ pub struct gsc_state {
     pub overflows_since_reset: i64,
     /// overflows in a row that could not lower the scale
     pub failed_backoffs: i64,
+    /// bad losses in a row: a finite loss sets this to 0, and so does a step without overflow of an
+    /// unknown loss
+    pub bad_losses_in_a_row: i64,
     /// GSC_EVENT_* of the last update
     pub events: gsc_event,
     /// GSC_OK, or the error of the last update on a device
     pub status: gsc_status,
-    /// overflows since the start, without the guard's skips
+    /// updates since the start
+    pub total_updates: i64,
+    /// overflows since the start, without the guard's skips and held bad losses
     pub total_overflows: i64,
+    /// updates since the start with a bad loss, held or not
+    pub total_bad_losses: i64,
     /// updates since the start that made the scale larger
     pub total_growths: i64,
     /// updates since the start that made the scale smaller
@@ -953,38 +995,52 @@ pub struct gsc_state {
     pub guard_threshold: f64,
     /// norm or number that the last update judged; 0: none
     pub guard_value: f64,
+    /// steps since the start that the guard clipped
+    pub total_guard_clips: i64,
+    /// updates in a row with a NaN among the gradients; an overflow of unknown elements keeps this
+    pub nans_in_a_row: i64,
+    /// updates in a row with GSC_EVENT_EMPTY
+    pub empty_in_a_row: i64,
+    /// total_updates when the scale last grew; before any growth, at the first good step; 0:
+    /// neither yet
+    pub updates_at_growth: i64,
+    /// total_overflows at the same update
+    pub overflows_at_growth: i64,
     /// 0
-    pub reserved: [u64; 18],
+    pub reserved: [u64; 15],
 }
 
 layout! { gsc_state, 384,
     factor 0,
     next 32,
-    log2_mean 64,
-    log2_slow_mean 72,
-    log2_mean_square 80,
-    log2_zero_weight 88,
-    log2_slow_zero_weight 96,
-    good_steps 104,
-    steps_since_change 112,
-    overflows_since_reset 120,
-    failed_backoffs 128,
-    events 136,
-    status 140,
-    total_overflows 144,
-    total_growths 152,
-    total_backoffs 160,
-    skip_f32 168,
-    skip 172,
-    guard_mean 176,
-    guard_variance 184,
-    guard_count 192,
-    guard_in_a_row 200,
-    total_guard_skips 208,
-    guard_multiplier 216,
-    guard_threshold 224,
-    guard_value 232,
-    reserved 240,
+    good_steps 64,
+    steps_since_change 72,
+    overflows_since_reset 80,
+    failed_backoffs 88,
+    bad_losses_in_a_row 96,
+    events 104,
+    status 108,
+    total_updates 112,
+    total_overflows 120,
+    total_bad_losses 128,
+    total_growths 136,
+    total_backoffs 144,
+    skip_f32 152,
+    skip 156,
+    guard_mean 160,
+    guard_variance 168,
+    guard_count 176,
+    guard_in_a_row 184,
+    total_guard_skips 192,
+    guard_multiplier 200,
+    guard_threshold 208,
+    guard_value 216,
+    total_guard_clips 224,
+    nans_in_a_row 232,
+    empty_in_a_row 240,
+    updates_at_growth 248,
+    overflows_at_growth 256,
+    reserved 264,
 }
 
 impl Default for gsc_state {
@@ -1038,6 +1094,9 @@ pub const GSC_CAUSE_OTHER_STATE: gsc_cause = gsc_cause(4);
 /// the update failed on a device; see state.status
 pub const GSC_CAUSE_FAILURE: gsc_cause = gsc_cause(5);
 
+/// the loss was not finite before it was scaled
+pub const GSC_CAUSE_BAD_LOSS: gsc_cause = gsc_cause(6);
+
 /// Why the last update took, clipped or skipped its step.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -1052,24 +1111,41 @@ pub struct gsc_reason {
     pub threshold: f64,
     /// 1; below 1 if clipped, 0 if skipped
     pub multiplier: f64,
-    /// with OUTLIER, the number of outliers in a row
+    /// outliers in a row with OUTLIER, bad losses in a row with BAD_LOSS
     pub in_a_row: i64,
-    /// a sentence for a log, such as "skipped: the norm, 3, is above 2, 1 in a row"; empty if the
+    /// elements that are NaN; 0 also if unknown
+    pub nan_count: i64,
+    /// elements that are Inf; 0 also if unknown
+    pub inf_count: i64,
+    /// tensors with NaN or Inf; 0: none, or unknown
+    pub bad_tensors: i64,
+    /// index of the bad tensor that is nearest to the cause of an overflow, the last of the list;
+    /// -1: none, or unknown
+    pub tensor: i64,
+    /// rank of that tensor or, with BAD_LOSS, of the first bad loss; without both, rank of the last
+    /// report with an overflow; -1: unknown
+    pub rank: i64,
+    /// a sentence for a log, such as "skipped: 3 NaN in \"h.3.attn.weight\" alone"; empty if the
     /// step is taken as it is
-    pub message: [c_char; 192],
+    pub message: [c_char; 320],
     /// 0
-    pub reserved: [u64; 3],
+    pub reserved: [u64; 10],
 }
 
-layout! { gsc_reason, 256,
+layout! { gsc_reason, 480,
     outcome 0,
     cause 4,
     value 8,
     threshold 16,
     multiplier 24,
     in_a_row 32,
-    message 40,
-    reserved 232,
+    nan_count 40,
+    inf_count 48,
+    bad_tensors 56,
+    tensor 64,
+    rank 72,
+    message 80,
+    reserved 400,
 }
 
 impl Default for gsc_reason {
@@ -1177,11 +1253,11 @@ pub const GSC_NOTE_LOST: gsc_note_kind = gsc_note_kind(6);
 pub const GSC_NOTE_FAILURE: gsc_note_kind = gsc_note_kind(7);
 
 /// diagnosis: Inf or NaN that no scale cures; `value` is their number, 0 if unknown; `entry` is the
-/// first tensor with one
+/// last tensor with one, the nearest to the cause
 pub const GSC_NOTE_NOT_FINITE: gsc_note_kind = gsc_note_kind(8);
 
-/// diagnosis: overflows cannot lower the scale, `value`; `entry` is the first tensor with Inf or
-/// NaN
+/// diagnosis: overflows cannot lower the scale, `value`; `entry` is the last tensor with Inf or
+/// NaN, the nearest to the cause
 pub const GSC_NOTE_BACKOFF_FAILED: gsc_note_kind = gsc_note_kind(9);
 
 /// diagnosis: more steps overflowed than this policy causes by itself; `value` is their share, 0 to
@@ -1206,6 +1282,10 @@ pub const GSC_NOTE_NEVER_GROWS: gsc_note_kind = gsc_note_kind(14);
 /// diagnosis: the planned steps end before the scale can reach max_scale; `value` is the highest
 /// that it can reach
 pub const GSC_NOTE_CEILING_UNREACHABLE: gsc_note_kind = gsc_note_kind(15);
+
+/// `value`, the scale, is above max_scale or below min_scale: `field` is that limit; from
+/// gsc_state_import, and in a diagnosis
+pub const GSC_NOTE_OUTSIDE_LIMITS: gsc_note_kind = gsc_note_kind(16);
 
 /// A message from a call that succeeded.
 #[repr(C)]
@@ -1299,6 +1379,12 @@ pub const GSC_METRIC_GUARD_THRESHOLD: gsc_metric = gsc_metric(13);
 /// state.guard_multiplier: 1, less if clipped, 0 if skipped
 pub const GSC_METRIC_GUARD_MULTIPLIER: gsc_metric = gsc_metric(14);
 
+/// 1 if the loss was not finite before it was scaled, else 0; NULL if the loss is not known
+pub const GSC_METRIC_BAD_LOSS: gsc_metric = gsc_metric(15);
+
+/// bad losses since the start
+pub const GSC_METRIC_TOTAL_BAD_LOSSES: gsc_metric = gsc_metric(16);
+
 // ---- Tensors ------------------------------------------------------------------------------------
 
 newtype! {
@@ -1388,24 +1474,30 @@ pub struct gsc_tensor_options {
     /// above 0: limits each output to the largest value of its dtype that is at most the clamp;
     /// refused if that value is 0; the report is of the values before the clamp. 0: no limit
     pub clamp: f64,
-    /// n reports: per_tensor\[i\] is of tensor i alone; its overflow says if the tensor has an Inf or
-    /// NaN; NULL: none
+    /// n reports: per_tensor\[i\] is of tensor i alone, and its first_tensor is i; it is judged
+    /// without the policy and the loss: its overflow says if the tensor has an Inf or NaN; NULL:
+    /// none
     pub per_tensor: *mut gsc_report,
     /// GSC_HISTOGRAM_LENGTH words; NULL: none
     pub histogram: *mut i64,
+    /// the loss before it was scaled, of any real dtype; its data is where the tensors are, and is
+    /// no output of the call. report.loss says if all its elements are finite. NULL, or no
+    /// elements: unknown. Do not give a loss that the scale made
+    pub loss: *const gsc_tensor,
 }
 
-layout! { gsc_tensor_options, 40,
+layout! { gsc_tensor_options, 48,
     struct_size 0,
     want 4,
     policy 8,
     clamp 16,
     per_tensor 24,
     histogram 32,
+    loss 40,
 }
 
 /// Bytes of [`gsc_tensor_options`].
-pub const GSC_TENSOR_OPTIONS_SIZE: u32 = 40;
+pub const GSC_TENSOR_OPTIONS_SIZE: u32 = 48;
 
 /// Zeros, and the size: where every [`gsc_tensor_options`] starts.
 pub const GSC_TENSOR_OPTIONS_INIT: gsc_tensor_options = gsc_tensor_options {
@@ -1581,8 +1673,9 @@ extern "C" {
     /// Makes the report of a number, such as the loss of a step, for a policy that guards this
     /// number instead of gradients. Update a separate state with this report;
     /// gsc_state_combine_decisions combines the decisions of both states. The number keeps its
-    /// sign. Inf and NaN are an overflow. If the loss is in device memory, measure its magnitude
-    /// with gsc_measure and GSC_WANT_NORM instead. A report of a number cannot be merged.
+    /// sign. Inf and NaN are an overflow, not a bad loss: see options.loss. If the loss is in
+    /// device memory, measure its magnitude with gsc_measure and GSC_WANT_NORM instead. A report of
+    /// a number cannot be merged.
     ///
     /// - `number`: any; magnitudes above 2^500 count as Inf
     ///
@@ -1594,8 +1687,7 @@ extern "C" {
     ) -> gsc_status;
 
     /// Makes a report of the flag of other code, such as a framework's found_inf. It has no
-    /// measurements, so a policy that judges by the norm or by amax refuses it unless it has an
-    /// overflow.
+    /// measurements, so a policy that judges by the norm refuses it unless it has an overflow.
     ///
     /// - `overflow`: not 0: an overflow
     ///
@@ -1610,8 +1702,9 @@ extern "C" {
     /// ranks: then all get the same bits. The call does not check that each rank is there once and
     /// in order. The result has the measurements that all reports have. The norm and amax of
     /// addends are unknown: measure the sum of the gradients. first_tensor and first_element come
-    /// from the first report with an element that is not finite. The generation is the least that
-    /// is known. *out can be one of the reports.
+    /// from the first report with an element that is not finite, last_tensor from the last. The
+    /// loss is bad if any known loss is bad, and finite if all known losses are. The generation is
+    /// the least that is known. *out can be one of the reports.
     ///
     /// If digests differ, the call fails with GSC_ERROR_MISMATCH and the index of the first report
     /// that differs from the reports before it. A device returns no error: it makes a report with
@@ -1685,7 +1778,7 @@ extern "C" {
     /// - `exec`: NULL: this thread, host memory
     ///
     /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_POLICY, GSC_ERROR_STATE,
-    /// GSC_ERROR_MEMORY, GSC_ERROR_DEVICE.
+    /// GSC_ERROR_VERSION, GSC_ERROR_MEMORY, GSC_ERROR_DEVICE.
     pub fn gsc_state_init_from(
         exec: *const gsc_exec,
         policy: *const gsc_policy,
@@ -1702,13 +1795,12 @@ extern "C" {
     /// - GSC_EVENT_STOPPED: end the training. A further update works as any other.
     /// - GSC_EVENT_STALE: the report was late or used twice, but it counted like any other.
     ///
-    /// A report without a measurement that the policy needs is refused: set options.policy. For a
-    /// predictive policy, a report with amax 0 and no overflow is no sample: the scale stays.
+    /// A report without a measurement that the policy needs is refused: set options.policy.
     ///
     /// - `exec`: NULL: this thread, host memory
     ///
     /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_POLICY, GSC_ERROR_STATE,
-    /// GSC_ERROR_REPORT, GSC_ERROR_MEMORY, GSC_ERROR_DEVICE.
+    /// GSC_ERROR_VERSION, GSC_ERROR_REPORT, GSC_ERROR_MEMORY, GSC_ERROR_DEVICE.
     pub fn gsc_state_update(
         exec: *const gsc_exec,
         policy: *const gsc_policy,
@@ -1720,14 +1812,14 @@ extern "C" {
 
     /// Copies `state` to *out, with the decisions of `other` added: *out skips, clips or stops if
     /// either state did in its last update. `other` is the state of another signal, such as the
-    /// loss, with its own policy. *out has the events SKIPPED, STOPPED, OUTLIER and CLIPPED of
-    /// both, and the smaller multiplier. The scale, counts and samples come from `state`. *out can
-    /// be either state. Combine several signals one after the other.
+    /// loss, with its own policy. *out has the events SKIPPED, STOPPED, OUTLIER, CLIPPED and
+    /// BAD_LOSS of both, and the smaller multiplier. The scale, counts and samples come from
+    /// `state`. *out can be either state. Combine several signals one after the other.
     ///
     /// - `exec`: NULL: this thread, host memory
     ///
-    /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_STATE, GSC_ERROR_MEMORY,
-    /// GSC_ERROR_DEVICE.
+    /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_STATE, GSC_ERROR_VERSION,
+    /// GSC_ERROR_MEMORY, GSC_ERROR_DEVICE.
     pub fn gsc_state_combine_decisions(
         exec: *const gsc_exec,
         state: *const gsc_state,
@@ -1736,11 +1828,24 @@ extern "C" {
         err: *mut gsc_error,
     ) -> gsc_status;
 
-    /// Explains the decision of the last update. The state is in host memory.
+    /// Explains the decision of the last update. `report` is the report of that update; the call
+    /// does not check this. With `names`, the names of the n tensors in the model's order, the
+    /// sentence about an overflow names the tensor that is nearest to the cause; a name that is too
+    /// long for it is cut. If reports of ranks were merged, pass the names of the rank that has
+    /// this tensor. Names are UTF-8, and names\[i\] can be NULL. All memory is host memory.
     ///
-    /// Errors: GSC_ERROR_NULL, GSC_ERROR_STATE.
+    /// - `report`: NULL: the gradients and the loss are unknown
+    /// - `per_tensor`: NULL: the number of bad tensors is unknown
+    /// - `names`: NULL: the sentence has the index of the tensor
+    /// - `n`: tensors of the list
+    ///
+    /// Errors: GSC_ERROR_NULL, GSC_ERROR_STATE, GSC_ERROR_VERSION, GSC_ERROR_REPORT.
     pub fn gsc_state_reason(
         state: *const gsc_state,
+        report: *const gsc_report,
+        per_tensor: *const gsc_report,
+        names: *const *const c_char,
+        n: u64,
         out: *mut gsc_reason,
         err: *mut gsc_error,
     ) -> gsc_status;
@@ -1756,7 +1861,7 @@ extern "C" {
     /// - `factor`: NULL: 1
     ///
     /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_FACTOR, GSC_ERROR_STATE,
-    /// GSC_ERROR_MEMORY, GSC_ERROR_DEVICE.
+    /// GSC_ERROR_VERSION, GSC_ERROR_MEMORY, GSC_ERROR_DEVICE.
     pub fn gsc_factor_clip_outlier(
         exec: *const gsc_exec,
         factor: *const gsc_factor,
@@ -1766,13 +1871,13 @@ extern "C" {
     ) -> gsc_status;
 
     /// Writes policy and state, which are in host memory, as bytes with a version and a checksum.
-    /// Any later version on any machine can read them. *size becomes the number of bytes; with
-    /// bytes NULL and capacity 0, the call only sets *size.
+    /// From 1.0 on, any later version on any machine can read them. *size becomes the number of
+    /// bytes; with bytes NULL and capacity 0, the call only sets *size.
     ///
     /// - `capacity`: bytes; GSC_SAVED_SIZE_MAX always suffices
     ///
     /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_POLICY, GSC_ERROR_STATE,
-    /// GSC_ERROR_CAPACITY.
+    /// GSC_ERROR_VERSION, GSC_ERROR_CAPACITY.
     pub fn gsc_state_save(
         policy: *const gsc_policy,
         state: *const gsc_state,
@@ -1782,8 +1887,9 @@ extern "C" {
         err: *mut gsc_error,
     ) -> gsc_status;
 
-    /// Reads bytes that gsc_state_save wrote. If the caller's gsc_policy is older and lacks fields,
-    /// these must be 0 in the bytes.
+    /// Reads bytes that gsc_state_save wrote. Bytes of a candidate before 0.10 are refused with
+    /// GSC_ERROR_VERSION. If the caller's gsc_policy is older and lacks fields, these must be 0 in
+    /// the bytes.
     ///
     /// - `policy`: NULL: not wanted; else GSC_POLICY_INIT made it; read and written
     ///
@@ -1798,13 +1904,15 @@ extern "C" {
     ) -> gsc_status;
 
     /// Writes a digest of all that decides later steps: rules, scales, counts and means, but not
-    /// totals, generations, events and init_scale. It is never 0, and the same on every device and
-    /// in every language. Compare digests only within one version of this library.
+    /// totals, generations, events, init_scale and the counts that only a diagnosis reads. It is
+    /// never 0, and the same on every device and in every language. Compare digests only within one
+    /// version of this library.
     ///
     /// - `policy`: NULL: digest of the state alone
     /// - `state`: NULL: digest of the policy alone; one of both is required
     ///
-    /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_POLICY, GSC_ERROR_STATE.
+    /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_POLICY, GSC_ERROR_STATE,
+    /// GSC_ERROR_VERSION.
     pub fn gsc_state_digest(
         policy: *const gsc_policy,
         state: *const gsc_state,
@@ -1812,10 +1920,11 @@ extern "C" {
         err: *mut gsc_error,
     ) -> gsc_status;
 
-    /// Copies *report to *out and stamps the copy: first_rank_plus_1 and status_rank_plus_1 become
-    /// rank + 1, and digest becomes the gsc_state_digest of policy and state. Call it before the
-    /// update: all ranks then have the same state, and gsc_report_merge refuses reports with
-    /// different digests. *out can be *report.
+    /// Copies *report to *out and stamps the copy: first_rank_plus_1, last_rank_plus_1,
+    /// loss_rank_plus_1 and status_rank_plus_1 become rank + 1, and digest becomes the
+    /// gsc_state_digest of policy and state. Call it before the update: all ranks then have the
+    /// same state, and gsc_report_merge refuses reports with different digests. *out can be
+    /// *report.
     ///
     /// - `exec`: NULL: this thread, host memory
     /// - `policy`: NULL: the digest is of the state alone
@@ -1823,7 +1932,7 @@ extern "C" {
     /// - `rank`: from 0, below 2^32 - 1
     ///
     /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_POLICY, GSC_ERROR_STATE,
-    /// GSC_ERROR_REPORT, GSC_ERROR_VALUE, GSC_ERROR_MEMORY, GSC_ERROR_DEVICE.
+    /// GSC_ERROR_VERSION, GSC_ERROR_REPORT, GSC_ERROR_VALUE, GSC_ERROR_MEMORY, GSC_ERROR_DEVICE.
     pub fn gsc_report_set_rank(
         exec: *const gsc_exec,
         report: *const gsc_report,
@@ -1881,8 +1990,8 @@ extern "C" {
 
     /// Writes a state, and the settings of its policy that belong to it, with the keys of a
     /// framework. The notes list what these keys cannot hold; gsc_state_import restores everything
-    /// else. If the list is too small for the entries, the call fails; with a capacity of 0 it only
-    /// counts.
+    /// else, except counts that only a diagnosis reads. If the list is too small for the entries,
+    /// the call fails; with a capacity of 0 it only counts.
     ///
     /// - `prefix`: beginning of the keys; "": the keys have no prefix; NULL: the framework's own
     ///   prefix
@@ -1892,7 +2001,7 @@ extern "C" {
     /// - `notes_count`: number of notes; NULL: not wanted
     ///
     /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_POLICY, GSC_ERROR_STATE,
-    /// GSC_ERROR_VALUE, GSC_ERROR_CAPACITY, GSC_ERROR_FORMAT.
+    /// GSC_ERROR_VERSION, GSC_ERROR_VALUE, GSC_ERROR_CAPACITY, GSC_ERROR_FORMAT.
     pub fn gsc_state_export(
         format: *const c_char,
         prefix: *const c_char,
@@ -1937,16 +2046,16 @@ extern "C" {
 
     /// Writes the state after an update, and the report of that update, as numbers with names: see
     /// GSC_METRIC_*. The call does not check that the report belongs to the update. Counts are
-    /// INTEGER, SKIP and OVERFLOW are BOOLEAN, and unknown values are NULL. All memory is host
-    /// memory. The call writes as many entries as the list has room for, and writes the number of
-    /// all.
+    /// INTEGER, SKIP, OVERFLOW and BAD_LOSS are BOOLEAN, and unknown values are NULL. All memory is
+    /// host memory. The call writes as many entries as the list has room for, and writes the number
+    /// of all.
     ///
     /// - `report`: NULL: metrics that only a report has are NULL
     /// - `entries_capacity`: capacity of the list; further entries are only counted
     /// - `entries_count`: number of entries; NULL: not wanted
     ///
     /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_POLICY, GSC_ERROR_STATE,
-    /// GSC_ERROR_REPORT.
+    /// GSC_ERROR_VERSION, GSC_ERROR_REPORT.
     pub fn gsc_state_metrics(
         policy: *const gsc_policy,
         state: *const gsc_state,
@@ -1963,7 +2072,7 @@ extern "C" {
     /// The limits, such as the share of overflows, can change with a version.
     ///
     /// - `report`: NULL: the last gradients are unknown
-    /// - `per_tensor`: NULL: the notes name only the first tensor that is not finite
+    /// - `per_tensor`: NULL: the notes name only the last tensor that is not finite
     /// - `per_tensor_count`: ignored if per_tensor is NULL
     /// - `steps`: updates so far; 0: not known
     /// - `planned_steps`: updates of the whole run; 0: not known
@@ -1971,7 +2080,7 @@ extern "C" {
     /// - `notes_count`: number of notes; NULL: not wanted
     ///
     /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_POLICY, GSC_ERROR_STATE,
-    /// GSC_ERROR_REPORT.
+    /// GSC_ERROR_VERSION, GSC_ERROR_REPORT.
     pub fn gsc_state_diagnose(
         policy: *const gsc_policy,
         state: *const gsc_state,
@@ -2062,20 +2171,23 @@ extern "C" {
     ) -> gsc_status;
 
     /// Adds tensors * factor.inverse to `out` if every product is finite in the dtype of its
-    /// output, else adds nothing. A micro-batch that overflowed is thus left out: divide the sums
-    /// by the number of micro-batches that were added. The report is of the products. Unscale or
-    /// check the sums to see whether they are finite. Sums are made in the multiplying type, or in
-    /// double if `out` is double. The call reads `tensors` twice; `out` must be other memory.
+    /// output, and options.loss, if given, is finite; else adds nothing. A micro-batch that
+    /// overflowed, or had a bad loss, is thus left out: divide the sums by the number of
+    /// micro-batches that were added. The report is of the products. Unscale or check the sums to
+    /// see whether they are finite. Sums are made in the multiplying type, or in double if `out` is
+    /// double. The call reads `tensors` twice; `out` must be other memory.
     ///
-    /// For a step of several micro-batches, call this without options.policy: report.overflow is 0
-    /// if the micro-batch was added. Merge all reports as addends; the first merge has n = 0.
-    /// Unscale the sums with options.policy and with a factor of the number that were added. Then
-    /// update:
-    /// - Without an overflow in the merged report, update with the report of the sums, and leave
-    ///   the parameters alone if state.skip is 1.
-    /// - With an overflow, update with the merged report, so that the scale backs off. Ignore its
-    ///   state.skip, which is 1. Take the step of the other micro-batches, if there are any and the
-    ///   report of the sums has no overflow. A guard does not judge this step.
+    /// For a step of several micro-batches, call this without options.policy: the micro-batch was
+    /// added if report.overflow is 0 and report.loss is not GSC_LOSS_NOT_FINITE. Merge all reports
+    /// as addends, beginning with the report of a merge of n = 0. If any were added, unscale the
+    /// sums with options.policy and with the factor that gsc_factor_init makes of their number.
+    /// Then update:
+    /// - If the merged report has no overflow and, with GSC_BAD_LOSS_HOLD, no bad loss, update with
+    ///   the report of the sums, and leave the parameters alone if state.skip is 1.
+    /// - Else update with the merged report, so that the scale backs off or, with
+    ///   GSC_BAD_LOSS_HOLD, stays. Ignore its state.skip: SKIPPED is about what was left out, and
+    ///   max_failed_backoffs counts such steps. Take the step of the other micro-batches, if there
+    ///   are any and the report of the sums has no overflow. A guard does not judge this step.
     ///
     /// - `exec`: NULL: this thread, host memory
     /// - `factor`: NULL: 1

@@ -16,8 +16,8 @@ use gradscaler::{
 };
 
 // The fields that are hashed are those in front of the reserved words.
-const REPORT_BYTES: usize = 104;
-const STATE_BYTES: usize = 172;
+const REPORT_BYTES: usize = 112;
+const STATE_BYTES: usize = 156;
 
 /// The elements of a tensor, in their own dtype.
 enum Elements {

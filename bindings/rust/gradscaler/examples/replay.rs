@@ -28,14 +28,8 @@ fn hex(value: f64) -> String {
 }
 
 fn report(step: &str) -> Report {
-    let number = |kind| {
-        step.strip_prefix(kind)
-            .and_then(parse_number)
-            .unwrap_or(0.0)
-    };
-    Report::of(step == "1")
-        .with_amax(number('a'))
-        .with_norm(number('n'))
+    let norm = step.strip_prefix('n').and_then(parse_number);
+    Report::of(step == "1").with_norm(norm.unwrap_or(0.0))
 }
 
 fn replay(preset: &str, settings: &str, steps: &str, checkpoint: &str) -> Result<String> {

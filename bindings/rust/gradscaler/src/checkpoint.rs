@@ -179,8 +179,8 @@ impl Scaler {
     /// # Errors
     ///
     /// [`Status::FORMAT`]: the keys fit no framework, or several, or the scale is missing;
-    /// [`Status::VALUE`]: a value is not possible for its key, or a scaler's key has more than 159 bytes. An
-    /// error changes nothing.
+    /// [`Status::VALUE`]: a value is not possible for its key, or a scaler's key has more than 159 bytes;
+    /// [`Status::VERSION`]: a candidate before 0.10 saved it. An error changes nothing.
     pub fn import<'a, K: AsRef<str>, V: Into<Value>>(
         &mut self,
         format: impl Into<Format<'a>>,
@@ -455,15 +455,14 @@ impl Entries {
         let mut notes: Vec<_> = notes.iter().map(from_c).collect();
         notes.sort_by_key(|note| {
             let at = IMPORTANCE.iter().position(|kind| *kind == note.kind);
-            at.unwrap_or(0) // the notes of a diagnosis are already in order
+            at.map_or(0, |at| 1 + at) // the notes of a diagnosis are already in order
         });
         Ok(notes)
     }
 }
 
-/// The order in which notes are returned.
-const IMPORTANCE: [NoteKind; 6] = [
-    NoteKind::UNUSABLE,
+/// Notes of these kinds come last, in this order.
+const IMPORTANCE: [NoteKind; 5] = [
     NoteKind::CHANGED,
     NoteKind::LOST,
     NoteKind::FORMAT,

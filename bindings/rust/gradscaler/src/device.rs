@@ -121,14 +121,19 @@ impl Device {
         Err(Error::new(Status::VALUE, name, message))
     }
 
+    /// Returns a tensor for C. Refuses memory of another device.
+    fn raw(&self, name: &str, tensor: &Tensor<'_, Self>) -> Result<sys::gsc_tensor> {
+        if tensor.memory != self.id() {
+            let message = "is memory of another device than the scaler".into();
+            return Err(Error::new(Status::VALUE, name, message));
+        }
+        Ok(tensor.raw)
+    }
+
     /// Returns a list for C. Refuses memory of another device.
     fn raw_list(&self, name: &str, tensors: &[Tensor<'_, Self>]) -> Result<Vec<sys::gsc_tensor>> {
-        let foreign = |tensor: &Tensor<'_, Self>| tensor.memory != self.id();
-        if let Some(index) = tensors.iter().position(foreign) {
-            let message = "is memory of another device than the scaler".into();
-            return Err(Error::new(Status::VALUE, name, message).in_list(index));
-        }
-        Ok(tensors.iter().map(|tensor| tensor.raw).collect())
+        let raw = |(index, tensor)| self.raw(name, tensor).map_err(|error| error.in_list(index));
+        tensors.iter().enumerate().map(raw).collect()
     }
 
     fn exec(&self) -> sys::gsc_exec {
@@ -460,6 +465,10 @@ impl Calls for Device {
         let is_in_place = out.as_ptr() == tensors.as_ptr();
         let other = (!is_in_place).then(|| device.raw_list("out", out));
         let other = other.transpose()?;
+        if let Some(loss) = &options.loss {
+            let raw = device.raw("options", loss);
+            raw.map_err(|error| error.at("options", "loss"))?;
+        }
         let n = list.len();
         let report = handle.new_report()?;
         let per_tensor = options.per_tensor.as_mut();

@@ -36,7 +36,7 @@ choice! {
         CAPACITY = sys::GSC_ERROR_CAPACITY;
         /// The bytes are truncated, damaged or not a saved state.
         CORRUPT = sys::GSC_ERROR_CORRUPT;
-        /// The saved bytes need a newer version of the library.
+        /// What was saved needs a newer version of the library, or is of a candidate before 0.10.
         VERSION = sys::GSC_ERROR_VERSION;
         /// This build or machine cannot do it.
         UNAVAILABLE = sys::GSC_ERROR_UNAVAILABLE;
@@ -141,6 +141,19 @@ flags! {
 }
 
 choice! {
+    /// `bad_loss_rule`: what a loss means that was Inf or NaN before it was scaled, see
+    /// options.loss. No scale cures such a loss.
+    BadLoss: sys::gsc_bad_loss(u32) {
+        /// The gradients alone decide: if the loss made them Inf or NaN, they are an overflow as
+        /// any other.
+        OVERFLOW = sys::GSC_BAD_LOSS_OVERFLOW;
+        /// The step is skipped, also if the gradients are finite; the scale, the counts of the
+        /// scale and the guard stay as they are.
+        HOLD = sys::GSC_BAD_LOSS_HOLD;
+    }
+}
+
+choice! {
     /// `guard_sample`: the sample that an outlier adds to the mean and the variance.
     GuardSample: sys::gsc_guard_sample(u32) {
         /// Its norm.
@@ -183,14 +196,14 @@ flags! {
 flags! {
     /// Traits of a policy, for callers that prepare for them.
     Trait: sys::gsc_trait(u32) {
-        /// The scale can change.
+        /// The scale can change from the first one on.
         MOVES = sys::GSC_TRAIT_MOVES;
         /// The policy judges the norm of finite gradients.
         GUARDS = sys::GSC_TRAIT_GUARDS;
         /// Updates need sum_squares, or a number.
         NEEDS_NORM = sys::GSC_TRAIT_NEEDS_NORM;
-        /// Updates need amax.
-        NEEDS_AMAX = sys::GSC_TRAIT_NEEDS_AMAX;
+        /// A bad loss holds the scale: give calls on tensors the loss.
+        HOLDS = sys::GSC_TRAIT_HOLDS;
     }
 }
 
@@ -223,6 +236,18 @@ choice! {
 }
 
 choice! {
+    /// Report.loss: the loss before it was scaled, see options.loss.
+    Loss: sys::gsc_loss(u32) {
+        /// No loss was given.
+        UNKNOWN = sys::GSC_LOSS_UNKNOWN;
+        /// All its elements are finite.
+        FINITE = sys::GSC_LOSS_FINITE;
+        /// An element is Inf or NaN: no scale causes or cures that.
+        NOT_FINITE = sys::GSC_LOSS_NOT_FINITE;
+    }
+}
+
+choice! {
     /// The relation between the gradients of merged reports.
     MergeKind: sys::gsc_merge_kind(u32) {
         /// Different gradients: shards, layers, optimizers; their sums of squares are added.
@@ -240,7 +265,8 @@ flags! {
         GREW = sys::GSC_EVENT_GREW;
         /// The scale became smaller.
         BACKED_OFF = sys::GSC_EVENT_BACKED_OFF;
-        /// An overflow, a skipped outlier, or a failure on a device: leave the parameters alone.
+        /// An overflow, a held bad loss, a skipped outlier, or a failure on a device: leave the
+        /// parameters alone.
         SKIPPED = sys::GSC_EVENT_SKIPPED;
         /// Skipped, but hysteresis or tolerance kept the scale.
         ABSORBED = sys::GSC_EVENT_ABSORBED;
@@ -261,6 +287,12 @@ flags! {
         OUTLIER = sys::GSC_EVENT_OUTLIER;
         /// Still to do: multiply the gradients by guard_multiplier, or use gsc_factor_clip_outlier.
         CLIPPED = sys::GSC_EVENT_CLIPPED;
+        /// Only with [`BadLoss::HOLD`]: the loss was not finite before it was scaled, so the step
+        /// is skipped and the scale is kept.
+        BAD_LOSS = sys::GSC_EVENT_BAD_LOSS;
+        /// The report has no elements: no tensor had a gradient; it counts as a good step, unless a
+        /// bad loss is held.
+        EMPTY = sys::GSC_EVENT_EMPTY;
     }
 }
 
@@ -295,12 +327,14 @@ choice! {
         OTHER_STATE = sys::GSC_CAUSE_OTHER_STATE;
         /// The update failed on a device; see state.status.
         FAILURE = sys::GSC_CAUSE_FAILURE;
+        /// The loss was not finite before it was scaled.
+        BAD_LOSS = sys::GSC_CAUSE_BAD_LOSS;
     }
 }
 
 choice! {
     /// Entry.kind: the type of the value. All numbers are read alike; gsc_state_export writes the
-    /// types that a loader expects. .
+    /// types that a loader expects.
     EntryKind: sys::gsc_entry_kind(u32) {
         /// No entry: it is ignored.
         UNUSED = sys::GSC_ENTRY_UNUSED;
@@ -338,10 +372,10 @@ choice! {
         /// status.
         FAILURE = sys::GSC_NOTE_FAILURE;
         /// Diagnosis: Inf or NaN that no scale cures; `value` is their number, 0 if unknown;
-        /// `entry` is the first tensor with one.
+        /// `entry` is the last tensor with one, the nearest to the cause.
         NOT_FINITE = sys::GSC_NOTE_NOT_FINITE;
-        /// Diagnosis: overflows cannot lower the scale, `value`; `entry` is the first tensor with
-        /// Inf or NaN.
+        /// Diagnosis: overflows cannot lower the scale, `value`; `entry` is the last tensor with
+        /// Inf or NaN, the nearest to the cause.
         BACKOFF_FAILED = sys::GSC_NOTE_BACKOFF_FAILED;
         /// Diagnosis: more steps overflowed than this policy causes by itself; `value` is their
         /// share, 0 to 1.
@@ -360,12 +394,15 @@ choice! {
         /// Diagnosis: the planned steps end before the scale can reach max_scale; `value` is the
         /// highest that it can reach.
         CEILING_UNREACHABLE = sys::GSC_NOTE_CEILING_UNREACHABLE;
+        /// `value`, the scale, is above max_scale or below min_scale: `field` is that limit; from
+        /// gsc_state_import, and in a diagnosis.
+        OUTSIDE_LIMITS = sys::GSC_NOTE_OUTSIDE_LIMITS;
     }
 }
 
 choice! {
     /// Metrics of gsc_state_metrics, in this order; the keys are these names in lower case. Later
-    /// versions add some at the end. .
+    /// versions add some at the end.
     Metric: sys::gsc_metric(u32) {
         /// The scale in force, state.factor.scale.
         LOSS_SCALE = sys::GSC_METRIC_LOSS_SCALE;
@@ -399,6 +436,11 @@ choice! {
         GUARD_THRESHOLD = sys::GSC_METRIC_GUARD_THRESHOLD;
         /// State.guard_multiplier: 1, less if clipped, 0 if skipped.
         GUARD_MULTIPLIER = sys::GSC_METRIC_GUARD_MULTIPLIER;
+        /// 1 if the loss was not finite before it was scaled, else 0; NULL if the loss is not
+        /// known.
+        BAD_LOSS = sys::GSC_METRIC_BAD_LOSS;
+        /// Bad losses since the start.
+        TOTAL_BAD_LOSSES = sys::GSC_METRIC_TOTAL_BAD_LOSSES;
     }
 }
 
@@ -439,7 +481,8 @@ choice! {
 fields! {
     /// [`Arithmetic`].
     arithmetic: Arithmetic;
-    /// First scale; 0 is 1.
+    /// First scale; 0 is 1; at most max_scale, except with [`LimitRule::ENFORCE`], where the first
+    /// scale is then max_scale.
     init_scale: f64;
     /// A growth multiplies by this; at least 1; 0 is 1.
     growth_factor: f64;
@@ -455,9 +498,10 @@ fields! {
     max_scale: f64;
     /// Floor; 0 is none.
     min_scale: f64;
-    /// [`LimitRule`] at max_scale; with ENFORCE also for the first scale.
+    /// [`LimitRule`] at max_scale.
     ceiling_rule: LimitRule;
-    /// [`LimitRule`] at min_scale; the first scale is never raised.
+    /// [`LimitRule`] at min_scale; the first scale can be below it: CLAMP raises it at the first
+    /// backoff, ENFORCE at the first update.
     floor_rule: LimitRule;
     /// [`OverflowTest`].
     overflow_test: OverflowTest;
@@ -472,23 +516,13 @@ fields! {
     /// An overflow is absorbed if overflows_since_reset is at most this share of
     /// steps_since_change; below 1, or 1 with TOLERANCE_EXCLUSIVE.
     overflow_tolerance: f64;
-    /// [`Event::STOPPED`] after this many overflows in a row that could not lower the scale; 0:
-    /// never.
+    /// [`Event::STOPPED`] after this many overflows in a row that could not lower the scale, or,
+    /// with [`BadLoss::HOLD`], after this many bad losses in a row; 0: never.
     max_failed_backoffs: u64;
     /// [`Quirk`]; 0 in any new policy.
     quirks: Quirk;
-    /// Above 0: each update predicts a scale so that scale * amax is this, from means of
-    /// log2(amax), without growth and backoff; max_scale and min_scale then need
-    /// [`LimitRule::ENFORCE`]; 0: off.
-    target_amax: f64;
-    /// Decay of the running mean of log2(amax); from 0, below 1.
-    log2_decay: f64;
-    /// Decay of the slower mean and of the mean square; from 0, below 1.
-    log2_slow_decay: f64;
-    /// Standard deviations kept free above the mean.
-    log2_margin_sigmas: f64;
-    /// Log2(amax) that an overflow counts as.
-    overflow_sample_log2: f64;
+    /// [`BadLoss`]; HOLD needs max_failed_backoffs above 0.
+    bad_loss_rule: BadLoss;
     /// A norm above this is an outlier; 0: no such threshold.
     guard_norm: f64;
     /// A norm above this times a mean above 0 is an outlier; must be above 1; 0: no such threshold.

@@ -7,30 +7,32 @@
 //! DeepSpeed and others ([`presets`]), bit-exact, in one pass over lists of slices:
 //!
 //! ```
-//! use gradscaler::{Policy, Scaler, Tensor, TensorMut, Want, F16};
+//! use gradscaler::{Options, Policy, Scaler, Tensor, TensorMut, Want, F16};
 //!
 //! let policy = Policy::preset("recommended")?.growth_interval(1000).build()?;
 //! let mut scaler = Scaler::new(policy)?;
 //!
+//! let loss = [0.5f32];
 //! let half_grads = vec![vec![F16(0x3c00); 64], vec![F16(0x3c00); 10]]; // of loss * loss_scale()
 //! let mut grads = vec![vec![0f32; 64], vec![0f32; 10]];
 //!
 //! let tensors: Vec<Tensor> = half_grads.iter().map(|grad| Tensor::new(grad)).collect();
 //! let mut out: Vec<TensorMut> = grads.iter_mut().map(|grad| TensorMut::new(grad)).collect();
-//! let report = scaler.unscale_into(&tensors, &mut out, Want::NORM)?;
+//! let options = Options::new(Want::NORM).loss(Tensor::new(&loss)); // as it was before it was scaled
+//! let report = scaler.unscale_into(&tensors, &mut out, options)?;
 //! scaler.update(&report)?;
-//! if scaler.state().skip() {
-//!     eprintln!("skipped because of {:?}", report.first_overflow());
-//! } else {
+//! if !scaler.state().skip() {
 //!     println!("norm {:?}", report.norm()); // the optimizer's step, with `grads`
+//! } else if let Some(reason) = scaler.state().reason(Some(&report), &[], &["weight", "bias"])? {
+//!     eprintln!("{reason}");
 //! }
 //! # Ok::<(), gradscaler::Error>(())
 //! ```
 //!
-//! - [`Options`] add to a call: a clamp, a histogram, a report of every tensor.
+//! - [`Options`] add to a call: the loss, a clamp, a histogram, a report of every tensor.
 //! - A [`Factor`] is the scale of one loss, for gradients that are unscaled after a later update.
 //! - A [`Report`] has the overflow and the measurements of gradients.
-//! - An [`Event`] says what an update did.
+//! - An [`Event`] says what an update did, a [`Reason`] why it skipped a step.
 //!
 //! `examples/digits.rs` is a whole training loop.
 //!
@@ -57,6 +59,7 @@ mod memory;
 mod metrics;
 mod options;
 mod policy;
+mod reason;
 mod report;
 mod scaler;
 mod tensor;
@@ -67,14 +70,15 @@ pub use device::{Device, DeviceBuffer, Plain};
 pub use error::{Error, Result};
 pub use factor::Factor;
 pub use generated::{
-    Arithmetic, Dtype, Event, Growth, Guard, GuardSample, LimitRule, MergeKind, NoteKind,
-    OverflowReset, OverflowTest, Quirk, Status, Want,
+    Arithmetic, BadLoss, Cause, Dtype, Event, Growth, Guard, GuardSample, LimitRule, Loss,
+    MergeKind, NoteKind, Outcome, OverflowReset, OverflowTest, Quirk, Status, Trait, Want,
 };
 pub use info::{info, Info};
 pub use memory::{Host, Memory};
-pub use metrics::Diagnosis;
+pub use metrics::{metric_names, Diagnosis};
 pub use options::{Histogram, Options};
 pub use policy::{presets, Policy, PolicyBuilder};
+pub use reason::Reason;
 pub use report::Report;
 pub use scaler::{Counts, Scaler, State};
 pub use tensor::{Bf16, Cb16, Element, Tensor, TensorMut, F16, F8E4M3FN, F8E5M2};

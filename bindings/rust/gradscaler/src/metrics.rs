@@ -7,7 +7,7 @@ use std::ptr;
 
 use crate::checkpoint::{value, Entries};
 use crate::error::{check, text, Result};
-use crate::{sys, Note, Report, Scaler, Value};
+use crate::{sys, Note, Policy, PolicyBuilder, Report, Scaler, State, Value};
 
 /// The faults of a run and how to mend them, the most important first; empty if nothing is wrong. It is
 /// displayed as one sentence a line.
@@ -29,10 +29,39 @@ impl fmt::Display for Diagnosis {
     }
 }
 
+/// Returns the names of all metrics that the library knows, the most important first; see [`Scaler::metrics`].
+///
+/// ```
+/// assert_eq!(gradscaler::metric_names().next().as_deref(), Some("loss_scale"));
+/// ```
+pub fn metric_names() -> impl Iterator<Item = String> {
+    let scaler = PolicyBuilder::default().build().and_then(Scaler::new).ok();
+    let metrics = scaler.and_then(|it| metrics(it.policy(), it.state(), None).ok());
+    metrics.into_iter().flatten().map(|(name, _)| name)
+}
+
+/// Returns all metrics; those that are not known are empty.
+fn metrics(
+    policy: &Policy,
+    state: &State,
+    report: Option<&Report>,
+) -> Result<impl Iterator<Item = (String, Value)>> {
+    let mut entries = vec![sys::gsc_entry::default(); 32];
+    let report = report.map_or(ptr::null(), |report| &report.0 as *const _);
+    let (list, capacity, mut n) = (entries.as_mut_ptr(), entries.len() as u64, 0);
+    // SAFETY: a policy, a state, a report or NULL, and as many entries as are told.
+    check(|err| unsafe {
+        sys::gsc_state_metrics(&policy.0, &state.0, report, list, capacity, &mut n, err)
+    })?;
+    entries.truncate(n as usize);
+    let metric = |entry: sys::gsc_entry| (text(&entry.key), value(&entry));
+    Ok(entries.into_iter().map(metric))
+}
+
 impl Scaler {
-    /// Returns the metrics after the last update, the most important first, with the same names as in other
-    /// languages. The report of that update adds the norm, amax, the share of zeros and the counts of NaN
-    /// and Inf. A metric that is not known is missing.
+    /// Returns the metrics after the last update, in the order of [`metric_names`]; other languages have the same
+    /// names. The report of that update adds the norm, amax, the share of zeros, the counts of NaN and Inf, and
+    /// whether the loss was bad. A metric that is not known is missing.
     ///
     /// ```
     /// use gradscaler::{Report, Scaler, Value};
@@ -54,20 +83,9 @@ impl Scaler {
         &self,
         report: Option<&Report>,
     ) -> Result<impl Iterator<Item = (String, Value)>> {
-        let mut entries = vec![sys::gsc_entry::default(); 32];
-        let report = report.map_or(ptr::null(), |report| &report.0 as *const _);
-        let (policy, state, mut n) = (&self.policy().0, &self.state().0, 0);
-        let (list, capacity) = (entries.as_mut_ptr(), entries.len() as u64);
-        // SAFETY: a policy, a state, a report or NULL, and as many entries as are told.
-        check(|err| unsafe {
-            sys::gsc_state_metrics(policy, state, report, list, capacity, &mut n, err)
-        })?;
-        entries.truncate(n as usize);
-        let is_known = |entry: &sys::gsc_entry| entry.kind != sys::GSC_ENTRY_NULL;
-        Ok(entries
-            .into_iter()
-            .filter(is_known)
-            .map(|entry| (text(&entry.key), value(&entry))))
+        let metrics = metrics(self.policy(), self.state(), report)?;
+        let is_known = |(_, value): &(String, Value)| *value != Value::Empty;
+        Ok(metrics.filter(is_known))
     }
 
     /// Returns what is wrong with a run, and what to do. `report` is the last one, and `per_tensor` its reports

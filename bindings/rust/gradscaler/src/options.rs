@@ -4,9 +4,9 @@
 use std::{fmt, ptr};
 
 use crate::macros::Raw;
+use crate::{sys, Host, Memory, Policy, Tensor, Threads, Want};
 #[cfg(doc)]
-use crate::Report;
-use crate::{sys, Host, Memory, Policy, Threads, Want};
+use crate::{BadLoss, Report};
 
 /// Options of a call on tensors. A [`Want`] is the short form; `None` is the short form of no
 /// options.
@@ -39,6 +39,7 @@ pub struct Options<'a, M: Memory = Host> {
     pub(crate) want: Want,
     policy: Option<&'a Policy>,
     pub(crate) clamp: f64,
+    pub(crate) loss: Option<Tensor<'a, M>>,
     pub(crate) per_tensor: Option<&'a mut M::Reports>,
     pub(crate) histogram: Option<&'a mut M::Histogram>,
     pub(crate) threads: Option<&'a Threads>,
@@ -50,8 +51,8 @@ impl<'a, M: Memory> Options<'a, M> {
         want.into()
     }
 
-    /// Also measures the norm or amax that this policy needs, and lets the policy decide
-    /// [`Report::overflow`]. Without a policy, Inf and NaN are overflows.
+    /// Also measures the norm if this policy needs it, and lets the policy decide [`Report::overflow`]. Without a
+    /// policy, Inf and NaN are overflows.
     ///
     /// The methods of a [`Scaler`](crate::Scaler) that unscale or measure use the scaler's policy.
     pub fn policy(mut self, policy: &'a Policy) -> Self {
@@ -85,6 +86,29 @@ impl<'a, M: Memory> Options<'a, M> {
         self
     }
 
+    /// Gives the call the loss before it was scaled: one or more real numbers in the memory of the tensors.
+    /// [`Report::loss`] says if all are finite. Give only a loss that the scale did not make.
+    ///
+    /// No scale cures a loss that is Inf or NaN. With [`BadLoss::HOLD`], as in `"recommended"`, an update skips the
+    /// step of such a loss, also if the gradients are finite, and leaves the scale alone:
+    ///
+    /// ```
+    /// use gradscaler::{Event, Loss, Options, Scaler, Tensor, TensorMut, Want};
+    ///
+    /// let mut scaler = Scaler::preset("recommended")?;
+    /// let (loss, mut grad) = ([f32::NAN], [f32::NAN; 4]);
+    /// let options = Options::new(Want::NONE).loss(Tensor::new(&loss));
+    /// let report = scaler.unscale(&mut [TensorMut::new(&mut grad)], options)?;
+    /// assert_eq!(report.loss(), Loss::NOT_FINITE);
+    /// assert!(scaler.update(&report)?.contains(Event::SKIPPED | Event::BAD_LOSS));
+    /// assert_eq!((scaler.state().skip(), scaler.loss_scale()), (true, 65536.0));
+    /// # Ok::<(), gradscaler::Error>(())
+    /// ```
+    pub fn loss(mut self, loss: Tensor<'a, M>) -> Self {
+        self.loss = Some(loss);
+        self
+    }
+
     /// Fills `reports` with one report for each tensor, in the same pass. On a device `reports` is a
     /// [`DeviceBuffer`](crate::DeviceBuffer), which the call resizes.
     pub fn per_tensor(mut self, reports: &'a mut M::Reports) -> Self {
@@ -98,6 +122,7 @@ impl<'a, M: Memory> Options<'a, M> {
         self
     }
 
+    /// The result points into `self`.
     pub(crate) fn raw(
         &self,
         per_tensor: Option<*mut sys::gsc_report>,
@@ -109,6 +134,7 @@ impl<'a, M: Memory> Options<'a, M> {
             clamp: self.clamp,
             per_tensor: per_tensor.unwrap_or(ptr::null_mut()),
             histogram: histogram.unwrap_or(ptr::null_mut()),
+            loss: self.loss.as_ref().map_or(ptr::null(), |loss| &loss.raw),
             ..sys::GSC_TENSOR_OPTIONS_INIT
         }
     }
@@ -128,6 +154,7 @@ impl<M: Memory> From<Want> for Options<'_, M> {
             want,
             policy: None,
             clamp: 0.0,
+            loss: None,
             per_tensor: None,
             histogram: None,
             threads: None,

@@ -4,7 +4,8 @@
 use std::ffi::CString;
 
 use crate::error::{check, listed, Error, Result};
-use crate::{sys, Status, Value};
+use crate::macros::Raw;
+use crate::{sys, Status, Trait, Value};
 
 /// The rules of a scaler: when the scale grows, when it backs off, and its limits.
 ///
@@ -56,6 +57,23 @@ impl Policy {
         Ok(PolicyBuilder(raw))
     }
 
+    /// Returns what a caller has to prepare for, such as [`Trait::HOLDS`]: give calls on tensors the loss.
+    ///
+    /// ```
+    /// use gradscaler::{Policy, Trait};
+    ///
+    /// assert!(Policy::preset("recommended")?.build()?.traits().contains(Trait::HOLDS));
+    /// # Ok::<(), gradscaler::Error>(())
+    /// ```
+    pub fn traits(&self) -> Trait {
+        let mut traits = Trait::NONE.c();
+        // SAFETY: a policy with its size set, no copy of it, and traits to write; a checked policy is not refused.
+        let _ = check(|err| unsafe {
+            sys::gsc_policy_resolve(&self.0, std::ptr::null_mut(), &mut traits, err)
+        });
+        Trait::of(traits)
+    }
+
     /// Returns a builder with these rules.
     pub fn to_builder(self) -> PolicyBuilder {
         PolicyBuilder(self.0)
@@ -91,7 +109,8 @@ impl PolicyBuilder {
     ///
     /// # Errors
     ///
-    /// [`Status::POLICY`]: no field has this name, or it cannot have this value.
+    /// [`Status::POLICY`]: no field has this name, or it cannot have this value; [`Status::VERSION`]: a candidate
+    /// before 0.10 saved these settings.
     pub fn set(mut self, name: &str, value: impl Into<Value>) -> Result<Self> {
         let value = value.into();
         if self.set_by_name(name, &value).is_some() {
@@ -105,6 +124,7 @@ impl PolicyBuilder {
         };
         let names = Self::names_of(name).join(", ");
         let message = if !Self::FIELDS.contains(&name) {
+            refuse_candidate(name)?;
             let fields = Self::FIELDS.join(", ");
             format!("is no field of a policy; there are {fields}")
         } else if names.is_empty() {
@@ -130,6 +150,14 @@ impl PolicyBuilder {
 impl Default for PolicyBuilder {
     fn default() -> Self {
         Self(sys::GSC_POLICY_INIT)
+    }
+}
+
+/// Refuses a field that only a candidate had; the library knows it.
+fn refuse_candidate(field: &str) -> Result<()> {
+    match Policy::from_settings("gradscaler", [(field, Value::Empty)]) {
+        Err(error) if error.status() == Status::VERSION => Err(error.at("policy", field)),
+        _ => Ok(()),
     }
 }
 

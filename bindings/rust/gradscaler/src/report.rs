@@ -6,7 +6,7 @@ use std::ptr;
 
 use crate::error::{check, Result};
 use crate::macros::Raw;
-use crate::{sys, Factor, MergeKind, Policy, Status, Want};
+use crate::{sys, Factor, Loss, MergeKind, Policy, Status, Want};
 
 /// A report on gradients. `unscale`, `measure` and others make it; [`Scaler::update`](crate::Scaler::update)
 /// takes it.
@@ -85,8 +85,7 @@ impl Report {
         report
     }
 
-    /// Adds the largest finite magnitude after unscaling to a report; a policy with a `target_amax` needs
-    /// it.
+    /// Adds the largest finite magnitude after unscaling to a report.
     pub fn with_amax(mut self, amax: f64) -> Self {
         self.0.amax = amax;
         self.measured(Want::AMAX)
@@ -106,10 +105,10 @@ impl Report {
         self
     }
 
-    /// Marks a measurement as known. A report from a flag becomes a report on tensors.
+    /// Marks a measurement as known. The report of a flag cannot have one, so it becomes a merged report.
     fn measured(mut self, want: Want) -> Self {
         if self.0.kind == sys::GSC_REPORT_FLAG {
-            self.0.kind = sys::GSC_REPORT_TENSORS;
+            (self.0.kind, self.0.has_flag) = (sys::GSC_REPORT_MERGED, 1);
         }
         self.0.measured.0 |= want.raw();
         self
@@ -117,6 +116,9 @@ impl Report {
 
     /// Returns true if the optimizer must not step: an element is or became Inf or NaN, the policy counts
     /// the report as an overflow, or the call failed.
+    ///
+    /// A policy can skip a step without an overflow, because of an outlier or a bad [`loss`](Self::loss): if the
+    /// policy guards or calls were given a loss, ask [`State::skip`](crate::State::skip) after the update.
     #[must_use]
     pub fn overflow(&self) -> bool {
         self.0.overflow != 0
@@ -131,13 +133,41 @@ impl Report {
     /// the tensor.
     pub fn first_overflow(&self) -> Option<(usize, usize)> {
         let (tensor, element) = (self.0.first_tensor as usize, self.0.first_element as usize);
-        (self.0.nan_count | self.0.inf_count != 0).then_some((tensor, element))
+        self.has_bad().then_some((tensor, element))
+    }
+
+    /// Returns the index of the last tensor with an Inf or NaN: in a list in the model's order, the one nearest to
+    /// the cause of an overflow in the backward pass. [`State::reason`](crate::State::reason) says its name.
+    pub fn last_tensor(&self) -> Option<usize> {
+        self.has_bad().then_some(self.0.last_tensor as usize)
+    }
+
+    fn has_bad(&self) -> bool {
+        self.0.nan_count | self.0.inf_count != 0
+    }
+
+    /// Returns whether the loss of [`Options::loss`](crate::Options::loss) was finite before it was scaled. A merged
+    /// report has the worst loss that is known.
+    pub fn loss(&self) -> Loss {
+        Loss::of(self.0.loss)
     }
 
     /// Returns the rank that [`Scaler::set_rank`](crate::Scaler::set_rank) stamped; of a merged report, the
     /// rank of the first overflow.
     pub fn rank(&self) -> Option<u32> {
         self.0.first_rank_plus_1.checked_sub(1)
+    }
+
+    /// Returns the rank of [`last_tensor`](Self::last_tensor), or, if no element was counted, of the last report
+    /// with an overflow.
+    pub fn last_rank(&self) -> Option<u32> {
+        self.0.last_rank_plus_1.checked_sub(1)
+    }
+
+    /// Returns the rank of the first bad loss, if its report was stamped.
+    pub fn loss_rank(&self) -> Option<u32> {
+        let bad = self.loss() == Loss::NOT_FINITE;
+        self.0.loss_rank_plus_1.checked_sub(1).filter(|_| bad)
     }
 
     /// Returns the rank that failed first, if its report was stamped.
@@ -187,7 +217,7 @@ impl Report {
     ///
     /// With a policy, the policy decides [`overflow`](Self::overflow); without, one report with an
     /// overflow is enough. [`first_overflow`](Self::first_overflow) comes from the first report that has
-    /// one; it has positions in the list of that report.
+    /// one; it has positions in the list of that report. [`last_tensor`](Self::last_tensor) comes from the last one.
     ///
     /// ```
     /// use gradscaler::{Factor, MergeKind, Report, Tensor, Want};
@@ -202,8 +232,8 @@ impl Report {
     /// # Errors
     ///
     /// [`Status::MISMATCH`]: the digests of [`Scaler::set_rank`](crate::Scaler::set_rank) differ;
-    /// [`Status::REPORT`]: the policy needs a norm or amax that a report lacks, and no report has an
-    /// overflow; [`Status::VALUE`]: no such kind.
+    /// [`Status::REPORT`]: the policy needs a norm that a report lacks, and no report has an overflow;
+    /// [`Status::VALUE`]: no such kind.
     pub fn merge(reports: &[Report], kind: MergeKind, policy: Option<&Policy>) -> Result<Report> {
         let (list, n) = (reports.as_ptr().cast(), reports.len() as u64);
         let policy = policy.map_or(ptr::null(), |policy| &policy.0);
@@ -241,7 +271,8 @@ impl Report {
 
 getters! {
     Report:
-    /// Returns [`overflow`](Self::overflow) as 0 or 1, for fused optimizers.
+    /// Returns 1 with an [`overflow`](Self::overflow), or with a bad loss if the policy holds; else 0. A fused
+    /// optimizer that runs before the update takes it.
     found_inf: f32;
     /// Returns the [`generation`](Factor::generation) of the factor; 0: unknown.
     generation: u64;
@@ -265,13 +296,22 @@ impl fmt::Debug for Report {
         if self.status() != Status::OK {
             debug.field("status", &self.status());
         }
-        for (name, rank) in [("failed_rank", self.failed_rank()), ("rank", self.rank())] {
+        let last_rank = self.last_rank().filter(|_| self.last_rank() != self.rank());
+        for (name, rank) in [
+            ("failed_rank", self.failed_rank()),
+            ("rank", self.rank()),
+            ("last_rank", last_rank),
+        ] {
             rank.map(|rank| debug.field(name, &rank));
         }
+        if self.loss() != Loss::UNKNOWN {
+            debug.field("loss", &self.loss());
+        }
         debug.field("elements", &self.elements());
-        if let Some(first) = self.first_overflow() {
+        if let (Some(first), Some(last)) = (self.first_overflow(), self.last_tensor()) {
             debug
                 .field("first_overflow", &first)
+                .field("last_tensor", &last)
                 .field("nan_count", &self.nan_count())
                 .field("inf_count", &self.inf_count());
         }

@@ -2,10 +2,9 @@
 //! A policy and a state: the scaler that a training loop owns.
 
 use std::fmt;
-use std::mem::MaybeUninit;
 use std::ptr;
 
-use crate::error::{check, text, Result};
+use crate::error::{check, Result};
 use crate::macros::Raw;
 use crate::operations::{FactorIn, ACCUMULATE, SCALE, UNSCALE};
 use crate::{sys, Event, Factor, Host, Memory, Options, Policy, Report, Status, Tensor, TensorMut};
@@ -43,6 +42,7 @@ impl State {
             steps_since_change: self.0.steps_since_change as u64,
             overflows_since_reset: self.0.overflows_since_reset as u64,
             failed_backoffs: self.0.failed_backoffs as u64,
+            bad_losses_in_a_row: self.0.bad_losses_in_a_row as u64,
         }
     }
 
@@ -57,28 +57,6 @@ impl State {
     #[must_use]
     pub fn skip(&self) -> bool {
         self.0.skip != 0
-    }
-
-    /// Returns a sentence that says why the last update skipped or clipped its step, or let an outlier
-    /// through; otherwise `None`.
-    ///
-    /// ```
-    /// use gradscaler::{Policy, Report, Scaler};
-    ///
-    /// let mut scaler = Scaler::new(Policy::preset("none")?.guard_norm(2.0).build()?)?;
-    /// scaler.update(&Report::number(3.0))?;
-    /// let reason = scaler.state().reason();
-    /// assert_eq!(reason.as_deref(), Some("skipped: the norm, 3, is above 2, 1 in a row"));
-    /// # Ok::<(), gradscaler::Error>(())
-    /// ```
-    pub fn reason(&self) -> Option<String> {
-        let mut reason = MaybeUninit::uninit();
-        // SAFETY: the state is read, the reason is written.
-        check(|err| unsafe { sys::gsc_state_reason(&self.0, reason.as_mut_ptr(), err) }).ok()?;
-        // SAFETY: the call succeeded, so it is written.
-        let reason: sys::gsc_reason = unsafe { reason.assume_init() };
-        let message = text(&reason.message);
-        (!message.is_empty()).then_some(message)
     }
 
     /// Returns [`Status::OK`], or the error of the last update on a device.
@@ -98,9 +76,13 @@ getters! {
     /// Returns 1 if the last update says to skip the step, else 0. A fused optimizer that runs after the
     /// update takes it as found_inf.
     skip_f32: f32;
+    /// Returns the number of updates since the start.
+    total_updates: u64;
     /// Returns the number of overflows since the start, without
-    /// [`total_guard_skips`](Self::total_guard_skips).
+    /// [`total_guard_skips`](Self::total_guard_skips) and the bad losses that the policy held.
     total_overflows: u64;
+    /// Returns the number of updates since the start with a bad loss, held or not.
+    total_bad_losses: u64;
     /// Returns the mean of the guard's samples.
     guard_mean: f64;
     /// Returns the variance of the guard's samples.
@@ -111,12 +93,23 @@ getters! {
     guard_in_a_row: u64;
     /// Returns the number of steps that the guard skipped since the start.
     total_guard_skips: u64;
+    /// Returns the number of steps that the guard clipped since the start.
+    total_guard_clips: u64;
     /// Returns the guard's threshold in the last update; 0 if there was none.
     guard_threshold: f64;
     /// Returns the number of growths since the start.
     total_growths: u64;
     /// Returns the number of backoffs since the start.
     total_backoffs: u64;
+    /// Returns the number of updates in a row with a NaN among the gradients.
+    nans_in_a_row: u64;
+    /// Returns the number of updates in a row with [`Event::EMPTY`].
+    empty_in_a_row: u64;
+    /// Returns [`total_updates`](Self::total_updates) at the last growth, or before that at the first good
+    /// step; 0: neither yet.
+    updates_at_growth: u64;
+    /// Returns [`total_overflows`](Self::total_overflows) at the same update.
+    overflows_at_growth: u64;
 }
 
 impl fmt::Debug for State {
@@ -124,7 +117,9 @@ impl fmt::Debug for State {
         f.debug_struct("State")
             .field("loss_scale", &self.0.factor.scale)
             .field("counts", &self.counts())
+            .field("total_updates", &self.total_updates())
             .field("total_overflows", &self.total_overflows())
+            .field("total_bad_losses", &self.total_bad_losses())
             .field("total_growths", &self.total_growths())
             .field("total_backoffs", &self.total_backoffs())
             .field("events", &self.events())
@@ -143,6 +138,8 @@ pub struct Counts {
     pub overflows_since_reset: u64,
     /// Overflows in a row that could not lower the scale.
     pub failed_backoffs: u64,
+    /// Bad losses in a row: a finite loss sets this to 0, an unknown one keeps it.
+    pub bad_losses_in_a_row: u64,
 }
 
 /// A loss scale and the rules by which it moves.
@@ -287,14 +284,15 @@ impl<M: Memory> Scaler<M> {
     /// [`overflow`](Report::overflow). Returns the events. On a device the call only enqueues, and the
     /// events are in the [`state`](Self::state).
     ///
+    /// If the policy guards, or calls were given a [loss](Options::loss), update before the step: skip the
+    /// step if [`State::skip`] is true, and multiply the gradients by [`State::multiplier`] if the events have
+    /// [`Event::CLIPPED`].
+    ///
     /// [Merge](Report::merge) the reports of ranks, or of optimizers that share this scale, first: they
     /// are one step.
     ///
     /// [`Event::STALE`]: the report was made with another factor than the one in force, because the
     /// gradients are late or the report was used twice.
-    ///
-    /// If the policy guards, update before the step: skip the step if [`State::skip`] is true, and
-    /// multiply the gradients by [`State::multiplier`] if the events have [`Event::CLIPPED`].
     ///
     /// ```
     /// use gradscaler::{Event, Policy, Report, Scaler};
@@ -309,8 +307,8 @@ impl<M: Memory> Scaler<M> {
     ///
     /// # Errors
     ///
-    /// [`Status::REPORT`]: the call that made the report failed, or the report lacks a norm or amax that
-    /// the policy needs; the methods of the scaler, and [`Options::policy`], measure it.
+    /// [`Status::REPORT`]: the call that made the report failed, or the report lacks a norm that the policy
+    /// needs; the methods of the scaler, and [`Options::policy`], measure it.
     /// [`Status::VALUE`]: the report is on another device.
     pub fn update(&mut self, report: &M::Report) -> Result<M::Events> {
         let report = M::report(&self.memory, report)?;
@@ -383,7 +381,8 @@ impl Scaler {
     /// Sets the scale, in force at once; the counts do not change.
     ///
     /// It accepts 0 and infinity, because the scale of some frameworks reaches them; but calls that
-    /// multiply refuse such a factor.
+    /// multiply refuse such a factor. It also accepts a scale outside the policy's limits;
+    /// [`diagnose`](Self::diagnose) finds it.
     ///
     /// # Errors
     ///
@@ -414,6 +413,7 @@ impl Scaler {
         from.steps_since_change = count(counts.steps_since_change);
         from.overflows_since_reset = count(counts.overflows_since_reset);
         from.failed_backoffs = count(counts.failed_backoffs);
+        from.bad_losses_in_a_row = count(counts.bad_losses_in_a_row);
         let (policy, state) = (&self.policy.0, ptr::addr_of_mut!(self.state.0));
         // SAFETY: a policy, a state to start from, and one to write.
         check(|err| unsafe { sys::gsc_state_init_from(ptr::null(), policy, &from, state, err) })
@@ -428,7 +428,8 @@ impl Scaler {
 
     // ---- to and from a checkpoint ----
 
-    /// Returns policy and state as bytes with a checksum, which every later version on any machine reads.
+    /// Returns policy and state as bytes with a checksum. From 1.0 on, every later version on any machine reads
+    /// them.
     ///
     /// ```
     /// use gradscaler::Scaler;
@@ -456,7 +457,7 @@ impl Scaler {
     /// # Errors
     ///
     /// [`Status::CORRUPT`]: the bytes are truncated, damaged or not a saved scaler;
-    /// [`Status::VERSION`]: they need a newer version.
+    /// [`Status::VERSION`]: they need a newer version, or a candidate before 0.10 saved them.
     pub fn load(bytes: &[u8]) -> Result<Self> {
         let (mut policy, mut state) = (sys::GSC_POLICY_INIT, sys::gsc_state::default());
         let (data, size) = (bytes.as_ptr().cast(), bytes.len() as u64);

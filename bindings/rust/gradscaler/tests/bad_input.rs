@@ -5,8 +5,8 @@
 mod common;
 
 use gradscaler::{
-    Counts, Factor, Growth, MergeKind, Options, Policy, PolicyBuilder, Report, Scaler, Tensor,
-    TensorMut, Threads, Value, Want,
+    BadLoss, Counts, Factor, Growth, MergeKind, Options, Policy, PolicyBuilder, Report, Scaler,
+    Tensor, TensorMut, Threads, Value, Want,
 };
 
 #[test]
@@ -17,12 +17,18 @@ fn every_refusal_names_its_place_in_the_words_of_this_crate() {
     let clamp = || Options::default().clamp(1.0);
     let mut damaged = Scaler::preset("torch").unwrap().save().unwrap();
     damaged[20] ^= 0x10;
+    let (state, complex) = (*Scaler::preset("torch").unwrap().state(), [[1f32, 2.0]]);
+    let by_complex = || Options::default().loss(Tensor::new(&complex));
     refused! {
         Scaler::preset("tortch") => PRESET "name";
         Policy::preset("tor\0ch") => PRESET "name";
         torch.growth_factor(f64::NAN).build() => POLICY "policy.growth_factor";
         torch.growth_rule(Growth::from_raw(9)).build() => POLICY "policy.growth_rule";
+        torch.bad_loss_rule(BadLoss::HOLD).build() => POLICY "policy.max_failed_backoffs";
+        torch.bad_loss_rule(BadLoss::from_raw(2)).build() => POLICY "policy.bad_loss_rule";
+        torch.max_scale(8.0).build() => POLICY "policy.init_scale";
         torch.set("growth_intervall", 1.0) => POLICY "policy.growth_intervall";
+        torch.set("target_amax", 0.0) => VERSION "policy.target_amax";
         torch.set("growth_interval", "7") => POLICY "policy.growth_interval";
         torch.set("growth_interval", -1) => POLICY "policy.growth_interval";
         torch.set("growth_rule", "exact") => POLICY "policy.growth_rule";
@@ -35,6 +41,12 @@ fn every_refusal_names_its_place_in_the_words_of_this_crate() {
         one.unscale_accumulate(&[], &mut [], clamp()) => VALUE "options.clamp";
         one.measure(&[], unknown) => VALUE "options.want";
         one.unscale(&mut [], unknown) => VALUE "options.want";
+        one.measure(&[], by_complex()) => DTYPE "options.loss";
+        one.unscale(&mut [], by_complex()) => DTYPE "options.loss";
+        state.reason(None, &[flag; 2], &["weight"]) => COUNT "names";
+        state.reason(None, &[], &["weight", "bi\0as"]) => VALUE "names[1]";
+        state.reason(Some(&Report::default()), &[], &[]) => REPORT "report.kind";
+        state.reason(None, &[flag, Report::default()], &[]) => REPORT "per_tensor[1].kind";
         Threads::new(0) => VALUE "options.threads";
         flag.with_norm(3.0).clip_factor(0.0) => VALUE "max_norm";
         Report::merge(&[flag], MergeKind::from_raw(9), None) => VALUE "kind";
@@ -73,10 +85,10 @@ fn lists_that_do_not_go_together_are_refused_and_nothing_is_written() {
 
 #[test]
 fn a_scaler_that_refuses_stays_as_it_was() {
-    let mut scaler = Scaler::preset("openseq2seq_logmax").unwrap();
+    let mut scaler = Scaler::preset("guard").unwrap();
     let before = scaler.clone();
     // The scaler's methods measure what its policy judges by, a factor's methods do not.
-    assert!(scaler.measure(&[], None).unwrap().amax().is_some());
+    assert!(scaler.measure(&[], None).unwrap().norm().is_some());
     let late = scaler.factor().measure(&[], None).unwrap();
     let of = |change: fn(&mut Counts)| {
         let mut counts = Counts::default();
@@ -84,8 +96,8 @@ fn a_scaler_that_refuses_stays_as_it_was() {
         counts
     };
     refused! {
-        scaler.update(&Report::of(false)) => REPORT "report.amax";
-        scaler.update(&late) => REPORT "report.amax";
+        scaler.update(&Report::of(false)) => REPORT "report.sum_squares";
+        scaler.update(&late) => REPORT "report.sum_squares";
         scaler.update(&Report::default()) => REPORT "report.kind";
         scaler.set_rank(&Report::default(), 0) => REPORT "report.kind";
         scaler.set_scale(-1.0) => STATE "scale";
@@ -94,6 +106,7 @@ fn a_scaler_that_refuses_stays_as_it_was() {
         scaler.set_counts(1.0, of(|it| it.steps_since_change = 1 << 63)) => STATE "counts.steps_since_change";
         scaler.set_counts(1.0, of(|it| it.overflows_since_reset = u64::MAX)) => STATE "counts.overflows_since_reset";
         scaler.set_counts(1.0, of(|it| it.failed_backoffs = u64::MAX)) => STATE "counts.failed_backoffs";
+        scaler.set_counts(1.0, of(|it| it.bad_losses_in_a_row = u64::MAX)) => STATE "counts.bad_losses_in_a_row";
     }
     assert_eq!(scaler, before);
 }

@@ -52,6 +52,47 @@ fn what_is_written_is_read_again() -> Result<()> {
 }
 
 #[test]
+fn what_0_9_saved_is_refused() -> Result<()> {
+    let sentence = concat!(
+        "cannot be read by this version (",
+        env!("CARGO_PKG_VERSION"),
+        "): 0.9 or an earlier candidate saved this; start anew, and set the old scale"
+    );
+    let refused = |error: gradscaler::Error| {
+        assert_eq!(error.status(), Status::VERSION, "{error}");
+        assert_eq!(error.message(), sentence);
+    };
+    let digits: Vec<char> = include_str!("saved_by_0_9/scaler.hex")
+        .chars()
+        .filter(|digit| *digit != '\n')
+        .collect();
+    let byte = |pair: &[char]| u8::from_str_radix(&pair.iter().collect::<String>(), 16).unwrap();
+    let bytes: Vec<u8> = digits.chunks(2).map(byte).collect();
+    refused(Scaler::load(&bytes).unwrap_err());
+
+    let entries = include_str!("saved_by_0_9/entries.txt").lines();
+    let entries = entries.map(|line| line.split_once(' ').unwrap());
+    let entries: Vec<(&str, f64)> = entries
+        .map(|(key, value)| (key, value.parse().unwrap()))
+        .collect();
+    let mut scaler = used("torch");
+    let before = scaler.clone();
+    for format in [Format::RECOGNISED, Format::named("gradscaler")] {
+        refused(scaler.import(format, entries.clone()).unwrap_err());
+    }
+    refused(Policy::from_settings("gradscaler", entries).unwrap_err());
+    let rules = [("init_scale", 2.0), ("target_amax", 0.0)];
+    refused(Policy::from_settings("gradscaler", rules).unwrap_err());
+    refused(
+        Policy::preset("torch")?
+            .set("target_amax", 0.0)
+            .unwrap_err(),
+    );
+    assert_eq!(scaler, before);
+    Ok(())
+}
+
+#[test]
 fn numbers_have_the_types_that_loaders_expect_and_large_integers_stay_exact() -> Result<()> {
     const GOOD: i64 = (1 << 53) + 1;
     let (torch, good_steps) = (Policy::preset("torch")?, GOOD as u64);

@@ -10,8 +10,8 @@ use std::os::raw::{c_char, c_int};
 use std::ptr::null_mut;
 
 use gradscaler::{
-    Bf16, Device, DeviceBuffer, Event, Guard, Histogram, Memory, Options, Policy, PolicyBuilder,
-    Report, Result, Scaler, Status, Tensor, TensorMut, Want, F16,
+    Bf16, Device, DeviceBuffer, Event, Guard, Histogram, Loss, Memory, Options, Policy,
+    PolicyBuilder, Report, Result, Scaler, State, Status, Tensor, TensorMut, Want, F16,
 };
 
 fn devices() -> Vec<Device> {
@@ -49,10 +49,11 @@ fn a_training_is_that_of_the_host() -> Result<()> {
         let mut histogram_there = DeviceBuffer::zeros(&device, 0)?;
         for step in 0..3 {
             let (halves, singles) = gradients(step);
+            let loss = [[0.25f32, f32::NAN][step % 2]];
             let (mut a, mut b) = (vec![0f32; 3000], vec![0f32; 500]);
             let (mut reports, mut histogram) = (Vec::new(), Histogram::default());
             let options = Options::new(Want::ALL).per_tensor(&mut reports);
-            let options = options.histogram(&mut histogram);
+            let options = options.histogram(&mut histogram).loss(Tensor::new(&loss));
             let list = [Tensor::new(&halves), Tensor::new(&singles)];
             let mut out = [TensorMut::new(&mut a), TensorMut::new(&mut b)];
             let report = host.unscale_into(&list, &mut out, options)?;
@@ -62,8 +63,9 @@ fn a_training_is_that_of_the_host() -> Result<()> {
             let singles = DeviceBuffer::from_slice(&device, &singles)?;
             let mut c = DeviceBuffer::<f32>::zeros(&device, 3000)?;
             let mut d = DeviceBuffer::<f32>::zeros(&device, 500)?;
+            let loss = DeviceBuffer::from_slice(&device, &loss)?;
             let options = Options::new(Want::ALL).per_tensor(&mut reports_there);
-            let options = options.histogram(&mut histogram_there);
+            let options = options.histogram(&mut histogram_there).loss(loss.tensor());
             let list = [halves.tensor(), singles.tensor()];
             let mut out = [c.tensor_mut(), d.tensor_mut()];
             let report_there = there.unscale_into(&list, &mut out, options)?;
@@ -72,6 +74,8 @@ fn a_training_is_that_of_the_host() -> Result<()> {
             assert_eq!((c.to_vec()?, d.to_vec()?), (a, b));
             assert_eq!(report_there.value()?, report);
             assert_eq!(report.first_overflow(), (step == 1).then_some((1, 7)));
+            assert_eq!(report.last_tensor(), (step == 1).then_some(1));
+            assert_eq!(report.loss(), [Loss::FINITE, Loss::NOT_FINITE][step % 2]);
             assert_eq!(reports_there.to_vec()?, reports);
             assert_eq!(histogram_there.value()?, histogram);
             assert_eq!(there.state().value()?, *host.state());
@@ -160,13 +164,42 @@ fn a_guard_skips_and_clips_there() -> Result<()> {
             scaler.unscale_guarded_into(&[grad.tensor()], out, Want::NONE)?;
             scaler.unscale_guarded(&mut [grad.tensor_mut()], Want::NONE)?;
             let state = scaler.state().value()?;
-            assert_eq!(state.reason().as_deref(), reason);
+            let said = state.reason(None, &[], &[])?;
+            assert_eq!(said.map(|it| it.message).as_deref(), reason);
             assert_eq!(state.skip(), unscaled.is_none());
             if let Some((wide, half)) = unscaled {
                 assert_eq!(grad.to_vec()?, [wide]);
                 assert_eq!(narrow.to_vec()?, [F16(half)]);
             }
         }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_bad_loss_holds_the_scale_there() -> Result<()> {
+    for device in devices() {
+        let (mut scaler, _) = guards(); // of "recommended"
+        scaler.update(&Report::of(false).with_norm(1.0))?;
+        let mut there = scaler.to_device(&device)?;
+        let mut grad = DeviceBuffer::from_slice(&device, &[65536f32; 3])?;
+        let losses = DeviceBuffer::from_slice(&device, &[F16(0x3c00), F16(0xfc00)])?;
+        let options = Options::new(Want::NONE).loss(losses.tensor());
+        let report = there.unscale_clipped(&mut [grad.tensor_mut()], 1.0, options)?;
+        there.update(&report)?;
+        let (report, state) = (report.value()?, there.state().value()?);
+        assert_eq!((report.overflow(), report.found_inf()), (false, 1.0));
+        assert_eq!(state.events(), Event::SKIPPED | Event::BAD_LOSS);
+        let kept = |state: &State| {
+            let (counts, factor) = (state.counts(), state.factor().loss_scale());
+            let guard = (state.guard_mean(), state.guard_count());
+            (factor, counts.good_steps, counts.steps_since_change, guard)
+        };
+        assert_eq!(kept(&state), kept(scaler.state()));
+        assert_eq!(
+            (state.skip_f32(), state.counts().bad_losses_in_a_row),
+            (1.0, 1)
+        );
     }
     Ok(())
 }
@@ -248,6 +281,7 @@ fn memory_of_another_device_is_refused() -> Result<()> {
         let elsewhere = torch().to_device(other)?;
         refused! {
             scaler.measure(&[here.tensor(), there.tensor()], none) => VALUE "tensors[1]";
+            scaler.measure(&[here.tensor()], Options::default().loss(there.tensor())) => VALUE "options.loss";
             scaler.unscale(&mut [there.tensor_mut()], none) => VALUE "tensors[0]";
             scaler.scale_into(&[here.tensor()], &mut [there.tensor_mut()], none) => VALUE "out[0]";
             scaler.unscale_guarded(&mut [there.tensor_mut()], none) => VALUE "tensors[0]";

@@ -124,8 +124,8 @@ fn a_report_has_what_was_asked_for() -> Result<()> {
     assert!(report.overflow() && report.found_inf() == 1.0);
     assert_eq!(
         format!("{report:?} {histogram:?}"),
-        "Report { overflow: true, elements: 4, first_overflow: (1, 1), nan_count: 1, inf_count: 1, \
-         norm: 5.0, amax: 4.0, underflows_to_zero: 0, underflows_to_subnormal: 0 } Histogram { \
+        "Report { overflow: true, elements: 4, first_overflow: (1, 1), last_tensor: 1, nan_count: 1, \
+         inf_count: 1, norm: 5.0, amax: 4.0, underflows_to_zero: 0, underflows_to_subnormal: 0 } Histogram { \
          bins: [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0], elements: 4 }"
     );
     assert_eq!(Report::from_bytes(&report.to_bytes()), report);
@@ -136,7 +136,8 @@ fn a_report_has_what_was_asked_for() -> Result<()> {
 
     // Every call counts; only a call that asks measures.
     let report = Factor::ONE.measure(&list, None)?;
-    let shown = "Report { overflow: true, elements: 4, first_overflow: (1, 1), nan_count: 1, inf_count: 1 }";
+    let shown = "Report { overflow: true, elements: 4, first_overflow: (1, 1), last_tensor: 1, \
+                 nan_count: 1, inf_count: 1 }";
     assert_eq!(format!("{report:?}"), shown);
     assert_eq!((report.norm(), report.amax()), (None, None));
     assert_eq!(report.underflows_to_zero(), None);

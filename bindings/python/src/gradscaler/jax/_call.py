@@ -152,7 +152,7 @@ def _spread(call: Call, alone: Callable, part: Callable, others: Sequence[Any], 
     return jax.sharding.auto_axes(spread, axes=here.explicit_axes, out_sharding=(written, *others))(*operands)
 
 
-def _given(leaves: Any, factor: Any, out: Any = None, state: Any = None) -> Any:
+def _given(leaves: Any, factor: Any, out: Any = None, *_: Any) -> Any:
     """Returns the arrays that give the results their sharding."""
     return out or leaves
 
@@ -215,42 +215,47 @@ def _counts(axes: Sequence[str], spread: Sequence[Any]) -> jax.Array:
     return jnp.stack(counts)[:, None]
 
 
-def _part(do: Callable, call: Call, axes: Any, spread: Any, leaves: Any, factor: Any, out: Any, state: Any) -> Any:
+def _part(
+    do: Callable, call: Call, axes: Any, spread: Any, leaves: Any, factor: Any, out: Any, state: Any, loss: Any
+) -> Any:
     """Runs the handler, do(call, *operands), on a device's part and merges the reports of all devices."""
     merge = functools.partial(do, Call("merge", policy=call.policy))
     counts = _counts(axes, spread)
 
     def merged(words: jax.Array, rows: jax.Array) -> tuple:
-        rows = jnp.where(counts, rows, _NOTHING).at[:, _FIRST_RANK].set(lax.axis_index(axes).astype(jnp.uint32) + 1)
-        words = merge(lax.all_gather(merge(rows), axes))
+        rank = lax.axis_index(axes).astype(jnp.uint32) + 1
+        rows = jnp.where(counts, rows, _NOTHING).at[:, _RANKS].set(rank)
+        mine = merge(rows).at[_LOSS].set(words[_LOSS])
+        words = merge(lax.all_gather(mine, axes))
         return words, lax.map(merge, lax.all_gather(rows, axes, axis=1)) if call.per_tensor else None
 
     alone = dataclasses.replace(call, per_tensor=True)
-    leaves, words, rows, bins = over(do, alone, leaves, factor, out, merged)
+    leaves, words, rows, bins = over(do, alone, leaves, factor, out, loss, merged)
     if call.operation == "unscale_accumulate":  # an overflow on another device also leaves this part unchanged
         leaves = [jnp.where(words[_OVERFLOW] != 0, old, new) for old, new in zip(out, leaves, strict=True)]
     new = None if state is None else do(Call("update", policy=call.policy), state, words)
     return leaves, words, rows, bins, new
 
 
-_FIRST_RANK, _OVERFLOW = (w.offset(_structs.Report, name) for name in ("first_rank_plus_1", "overflow"))
+_RANKS = np.array([w.offset(_structs.Report, name) for name in ("first_rank_plus_1", "last_rank_plus_1")])
+_OVERFLOW, _LOSS = (w.offset(_structs.Report, name) for name in ("overflow", "loss"))
 
 
-def over(do: Callable, call: Call, leaves: Any, factor: Any, out: Any, merged: Callable) -> tuple:
+def over(do: Callable, call: Call, leaves: Any, factor: Any, out: Any, loss: Any, merged: Callable) -> tuple:
     """Runs a call on one device's part and merges reports by `merged`. Returns (leaves, report, each, histogram)."""
     if call.max_norm is None:
-        leaves, words, rows, bins, _ = do(call, leaves, factor, out, None)
+        leaves, words, rows, bins, _ = do(call, leaves, factor, out, None, loss)
         return leaves, *merged(words, rows), bins
     # The norm of all parts is needed before any part can be divided.
     seen = dataclasses.replace(
         call, operation="measure", want=call.want | int(Want.NORM), max_norm=None, clip_value=None
     )
-    _, words, rows, bins, _ = do(seen, leaves, factor, None, None)
+    _, words, rows, bins, _ = do(seen, leaves, factor, None, None, loss)
     words, rows = merged(words, rows)
     clipped = do(Call("clip", max_norm=call.max_norm), factor, words)
     factor = jnp.where(clipped.any(), clipped, factor)  # zeros after an overflow: no clip
     write = dataclasses.replace(call, want=0, max_norm=None, per_tensor=False, histogram=False, is_clipped=True)
-    return do(write, leaves, factor, out, None)[0], words, rows, bins
+    return do(write, leaves, factor, out, None, None)[0], words, rows, bins
 
 
 def _rows_over_devices(call: Call, rows_of: Callable, wide: Sequence[bool], leaves: Any, factor: Any) -> jax.Array:
@@ -273,7 +278,7 @@ _differentiable = jax.custom_jvp(_run, nondiff_argnums=(0,))
 @_differentiable.defjvp
 def _tangents(call: Call, primals: Any, tangents: Any) -> Any:
     """Differentiates the results by the gradients, in jax.numpy; reports and states are integers without tangents."""
-    leaves, factor, out, _ = primals
+    leaves, factor, out, *_ = primals
     if call.max_norm is not None or call.is_clipped:
         raise NotImplementedError("max_norm is not differentiated: clip what unscale returns, as optax's functions do")
     results = _differentiable(call, *primals)
@@ -289,9 +294,10 @@ def _tangents(call: Call, primals: Any, tangents: Any) -> Any:
 
 def _handled(platform: str, call: Call, *operands: Any) -> Any:
     if call.operation in _ON_TENSORS:
-        leaves, factor, out, state = operands
+        leaves, factor, out, state, loss = operands
         options = _options(call) | {"histogram": call.histogram, "names": call.names, "in_place": call.in_place}
-        results = tuple(_xla.tensors(platform, call.operation, leaves, factor, out=out, state=state, **options))
+        options |= {"out": out, "state": state, "loss": loss}
+        results = tuple(_xla.tensors(platform, call.operation, leaves, factor, **options))
     else:
         results = getattr(_xla, call.operation)(platform, *operands, **_options(call))
     return w.varying(results, operands)
@@ -299,13 +305,13 @@ def _handled(platform: str, call: Call, *operands: Any) -> Any:
 
 def _in_jnp(call: Call, *operands: Any) -> Any:
     if call.operation in _ON_TENSORS:
-        leaves, factor, out, state = operands
+        leaves, factor, out, state, loss = operands
         if call.only_overflow and leaves:
             results = [], _plain.overflow(leaves), None, None, None
         else:
             found_of = functools.partial(_rows_over_devices, call)
-            options = _options(call) | {"found_of": found_of}
-            results = tuple(_plain.tensors(call.operation, leaves, factor, out=out, state=state, **options))
+            options = _options(call) | {"out": out, "state": state, "loss": loss, "found_of": found_of}
+            results = tuple(_plain.tensors(call.operation, leaves, factor, **options))
     else:
         results = getattr(_host, call.operation)(*operands, **_options(call))
     return w.varying(results, operands)

@@ -107,13 +107,12 @@ def _moved(call: Callable, state: Any, other: Any) -> tuple:
 
 
 def _stamp(policy: Policy, report: Any, state: Any) -> tuple:
-    """Stamps a report as rank 0; the caller then writes its rank."""
+    """Stamps a report; the caller then writes its rank."""
     stamped = Report.from_buffer_copy(report)
     try:
         c.gsc_report_set_rank(None, report, policy, state, 0, stamped)
     except c.Error as error:
         stamped.status, stamped.overflow, stamped.found_inf, stamped.digest = error.status, 1, 1, 0
-        stamped.status_rank_plus_1 = stamped.first_rank_plus_1 = 1
     return (of_struct(stamped),)
 
 
@@ -141,12 +140,14 @@ def _clip(max_norm: float, factor: Any, report: Any) -> tuple:
 # ---- reports of gradients ----
 
 # jax.numpy's measurements of one tensor. `squares` is one float64 sum or three float32 sums: small, medium and large
-# elements, each multiplied by a power of two. `rank` is 0 if one device has the whole tensor, else the first device
-# with a bad element, plus 1.
-_COUNTS = ("bad", "nan", "inf", "first", "clamped", "rank")
+# elements, each multiplied by a power of two. `rank` and `last_rank` are 0 if one device has the whole tensor, else the
+# first and the last device with a bad element, plus 1.
+_COUNTS = ("bad", "nan", "inf", "first", "clamped", "rank", "last_rank")
 ROW = np.dtype([*((name, "<u4") for name in _COUNTS), ("amax", "<u4", 2), ("squares", "<u4", 4)])
 ROW_WORDS = ROW.itemsize // 4
 POWERS = (70, 0, -86)
+_LOSS = Report.loss.offset // 4
+_LOSSES = (None, np.zeros(1, np.float32), np.full(1, np.inf, np.float32))  # a loss of each kind, by its Loss
 
 
 @functools.lru_cache(maxsize=256)
@@ -162,6 +163,7 @@ def reported(
     rows: jax.Array,
     factor: jax.Array,
     state: jax.Array | None,
+    loss: jax.Array,
     *,
     policy: Policy | None,
     want: int,
@@ -172,13 +174,14 @@ def reported(
 ) -> list[jax.Array | None]:
     """Returns (report, reports of each tensor, factor that clips, new state) of rows uint32[tensors, ROW_WORDS].
 
-    All but the report are None without per_tensor, max_norm and state.
+    All but the report are None without per_tensor, max_norm and state. `loss` is a Loss.
     """
     options, wide = {"want": want, "policy": policy}, np.array(wide, bool)
     sizes = np.array(sizes, np.int64)
 
-    def answer(rows: Any, factor: Any, *states: Any) -> tuple:
-        report, each = _reported(rows.reshape(-1).view(ROW), factor, options, sizes, wide)
+    def answer(rows: Any, factor: Any, loss: Any, *states: Any) -> tuple:
+        judged = options | {"loss": _LOSSES[int(loss)]}
+        report, each = _reported(rows.reshape(-1).view(ROW), factor, judged, sizes, wide)
         results = [report]
         if per_tensor:
             results.append(each)
@@ -189,7 +192,7 @@ def reported(
 
     shapes = {"report": (REPORT,), "each": (rows.shape[0], REPORT), "clipped": (FACTOR,), "state": (STATE,)}
     asked = {"report": True, "each": per_tensor, "clipped": max_norm is not None, "state": state is not None}
-    operands = [rows, factor[:FACTOR], *([] if state is None else [state])]
+    operands = [rows, factor[:FACTOR], loss, *([] if state is None else [state])]
     found = iter(ask(answer, [shape for name, shape in shapes.items() if asked[name]], *operands))
     return [next(found) if asked[name] else None for name in shapes]
 
@@ -210,7 +213,9 @@ def _reported(rows: Any, factor: Any, options: dict[str, Any], sizes: Any, wide:
     reports["elements"], reports["clamped"], reports["first_element"] = sizes, rows["clamped"], rows["first"]
     reports["nan_count"], reports["inf_count"] = rows["nan"], rows["inf"]
     reports["overflow"] = reports["found_inf"] = bad
-    reports["first_tensor"], reports["first_rank_plus_1"] = np.where(bad, [np.arange(len(rows)), rows["rank"]], 0)
+    for name, ranks in ("first", "rank"), ("last", "last_rank"):
+        where = np.where(bad, [np.arange(len(rows)), rows[ranks]], 0)
+        reports[f"{name}_tensor"], reports[f"{name}_rank_plus_1"] = where
     with np.errstate(all="ignore"):  # each row is read as float32 and as float64; only one of them is meant
         doubles, floats = (rows["squares"].view(kind).astype(np.float64) for kind in ("<f8", "<f4"))
         parts = [floats[:, i] * 2.0 ** (-2 * power) for i, power in enumerate(POWERS)]
@@ -219,9 +224,15 @@ def _reported(rows: Any, factor: Any, options: dict[str, Any], sizes: Any, wide:
         reports["amax"] = np.where(wide, *amax)
     words = reports.view(np.uint32).reshape(-1, REPORT)
     merge = functools.partial(_merge, options["policy"], c.GSC_MERGE_SHARDS)
-    if is_merged:  # in rank order, as devices with the handler do
-        order = np.argsort(np.where(bad, rows["rank"], 2**32), kind="stable")
-        return merge(words[order])[0], np.stack([merge(one[None])[0] for one in words])
-    total = Report.from_buffer_copy(merge(words)[0])
-    total.kind = total.kind and blank.kind
-    return of_struct(total), words
+    # In rank order, as devices with the handler do.
+    order = np.argsort(np.where(bad, rows["rank"], 2**32), kind="stable") if is_merged else np.arange(len(rows))
+    whole = words[order]
+    whole[0, _LOSS] = blank.loss
+    total = Report.from_buffer_copy(merge(whole)[0])
+    if not is_merged:
+        total.kind = total.kind and blank.kind
+        return of_struct(total), words
+    if total.kind and bad.any():
+        last = max(np.flatnonzero(bad), key=lambda i: (rows["last_rank"][i], i))
+        total.last_tensor, total.last_rank_plus_1 = last, rows["last_rank"][last]
+    return of_struct(total), np.stack([merge(one[None])[0] for one in words])

@@ -237,7 +237,7 @@ def all_finite(tree: Any) -> jax.Array:
     if not found.leaves:
         return jnp.array(True)
     call = Call("measure", names=found.names, only_overflow=True)
-    return ~Report(_call.run(call, found.leaves, None, None, None)[1]).overflow
+    return ~Report(_call.run(call, found.leaves, None, None, None, None)[1]).overflow
 
 
 def select_tree(pred: Any, a: T, b: T) -> T:

@@ -33,8 +33,9 @@ def scaled(
         updates, state = optimizer.update(grads, state, params)
         params = optax.apply_updates(params, updates)
 
-    Gradients are unscaled in `dtype` and clipped to the global norm `max_norm`. After an overflow, or if the policy's
-    guard skips, the updates are zeros and the inner state does not change. The inner optimizer's initial state, such as
+    Gradients are unscaled in `dtype` and clipped to the global norm `max_norm`. After an overflow, or if the policy
+    skips the step, the updates are zeros and the inner state does not change. If `update` gets the loss before it was
+    scaled, as `loss=`, a policy with BadLoss.HOLD judges it. The inner optimizer's initial state, such as
     moments, also has `dtype`, so that the state keeps its dtypes. The optimizer can be a part of optax.chain; its state
     is then a part of the chain's state.
     """
@@ -57,10 +58,12 @@ def scaled(
         wide = jax.tree.map(lambda x: jnp.asarray(x, dtype) if dtype is not None and is_float(x) else x, params)
         return ScaledState(own, inner.init(wide), report)
 
-    def update(grads: Any, state: ScaledState, params: Any = None, **extra: Any) -> tuple[Any, ScaledState]:
+    def update(
+        grads: Any, state: ScaledState, params: Any = None, *, loss: Any = None, **extra: Any
+    ) -> tuple[Any, ScaledState]:
         if not isinstance(state, ScaledState):
             raise TypeError(f"state must be what init or update returned, a ScaledState, not {type(state).__name__}")
-        grads, report, scaler = state.scaler.step(grads, dtype=dtype, max_norm=max_norm)
+        grads, report, scaler = state.scaler.step(grads, loss=loss, dtype=dtype, max_norm=max_norm)
         updates, after = jax.eval_shape(lambda: inner.update(grads, state.inner, params, **extra))
 
         def step() -> Any:

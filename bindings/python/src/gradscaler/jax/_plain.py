@@ -18,7 +18,7 @@ from jax import lax
 
 from .. import _structs
 from .._policy import Policy
-from .._structs import ReportKind, Want
+from .._structs import Loss, ReportKind, Want
 from . import _host
 from . import _words as w
 from ._xla import Result
@@ -40,6 +40,7 @@ def tensors(
     out: Sequence[jax.Array] | None = None,
     dtypes: Sequence[Any] | None = None,
     state: jax.Array | None = None,
+    loss: jax.Array | None = None,
     want: int = 0,
     max_norm: float | None = None,
     clip_value: float | None = None,
@@ -67,7 +68,7 @@ def tensors(
     rows = found_of(rows_of, wide, leaves, factor)
     options = {"policy": policy, "want": want, "wide": wide, "max_norm": max_norm, "per_tensor": per_tensor}
     options["sizes"] = [leaf.size for leaf in leaves]
-    report, each, clipped, new = _host.reported(rows, factor, state, **options)
+    report, each, clipped, new = _host.reported(rows, factor, state, _judged(loss), **options)
     given = written(
         operation,
         leaves,
@@ -78,6 +79,13 @@ def tensors(
         clip_value=clip_value,
     )
     return Result(given, report, each, None, new)
+
+
+def _judged(loss: jax.Array | None) -> jax.Array:
+    """Returns the Loss of a loss, as uint32."""
+    if loss is None or loss.size == 0:
+        return jnp.uint32(Loss.UNKNOWN)
+    return jnp.where(jnp.all(jnp.isfinite(loss)), jnp.uint32(Loss.FINITE), jnp.uint32(Loss.NOT_FINITE))
 
 
 def overflow(leaves: Sequence[jax.Array]) -> jax.Array:
@@ -233,7 +241,7 @@ def _rows(leaves: Any, number: w.Multiplier, dtypes: Any, want: int, clip_value:
         clamped = jnp.uint32(0)
         if clip_value is not None:
             clamped = jnp.sum(_limited(product, clip_value, dtype)[1], dtype=jnp.uint32)
-        found = [bad[i].astype(jnp.uint32), *counts[i], clamped, jnp.uint32(0)]
+        found = [bad[i].astype(jnp.uint32), *counts[i], clamped, jnp.uint32(0), jnp.uint32(0)]
         amax = _amax(product) if want & Want.AMAX else jnp.zeros(2, jnp.uint32)
         squares = _squares(product) if want & Want.NORM else jnp.zeros(4, jnp.uint32)
         rows.append(jnp.concatenate([jnp.stack(found), amax, squares]))
@@ -241,7 +249,7 @@ def _rows(leaves: Any, number: w.Multiplier, dtypes: Any, want: int, clip_value:
 
 
 def over_devices(rows: jax.Array, wide: Sequence[bool], axes: Any) -> jax.Array:
-    """Merges the rows of all devices of a mesh; `rank` is the first device with a bad element, plus 1, or 1."""
+    """Merges the rows of all devices of a mesh; the ranks of a row without a bad element are 1 and 0."""
     at = {name: offset // 4 for name, (_, offset) in _host.ROW.fields.items()}
     bad, rank = rows[:, at["bad"]] != 0, lax.axis_index(axes).astype(jnp.uint32) + 1
     first = lax.pmin(jnp.where(bad, rank, np.uint32(2**32 - 1)), axes)
@@ -249,6 +257,7 @@ def over_devices(rows: jax.Array, wide: Sequence[bool], axes: Any) -> jax.Array:
     counts = lax.psum(rows[:, : at["amax"]], axes)
     ranks = jnp.where(counts[:, at["bad"]] != 0, first, 1)
     counts = counts.at[:, at["rank"]].set(ranks).at[:, at["bad"]].min(1)
+    counts = counts.at[:, at["last_rank"]].set(lax.pmax(jnp.where(bad, rank, 0), axes))
 
     def numbers(kind: Any) -> jax.Array:
         words = rows[:, at["amax"] :]

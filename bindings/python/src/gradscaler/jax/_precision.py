@@ -138,7 +138,7 @@ class PrecisionHandler:
 
         It casts parameters and arguments to compute_dtype, scales the loss, and differentiates it by the parameters. It
         returns unscaled gradients in the dtypes of the parameters, and the unscaled loss in output_dtype. Skip the
-        optimizer step if grads_finite is False; it is also False if the guard of a Scaler's policy skips.
+        optimizer step if grads_finite is False; it is also False if a Scaler skips because of its guard or the loss.
         """
 
         @functools.wraps(loss_fn)
@@ -157,7 +157,7 @@ class PrecisionHandler:
 
             (_, (loss, aux)), grads = jax.value_and_grad(scaled, has_aux=True)(params)
             if isinstance(loss_scaler, Scaler):
-                grads, _, loss_scaler = loss_scaler.step(grads)
+                grads, _, loss_scaler = loss_scaler.step(grads, loss=loss)
                 finite = ~loss_scaler.skip
             else:
                 grads = loss_scaler.unscale(grads)

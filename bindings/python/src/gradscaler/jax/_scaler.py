@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import functools
@@ -21,7 +22,7 @@ from .. import _structs
 from .._arguments import _positive
 from .._entries import field_text
 from .._policy import Policy, policy_of, rules, traits
-from .._structs import Event, Guard, ReportKind, Trait, Want
+from .._structs import Event, Guard, ReportKind, State, Trait, Want
 from . import _call
 from . import _words as w
 from ._call import Call
@@ -54,6 +55,11 @@ def _is_one(array: Any, words: int) -> bool:
     return not array.is_deleted() and (array.is_fully_addressable or array.is_fully_replicated)
 
 
+def _state_of(words: Any) -> State:
+    """Returns a state that can be read now. A state of another version is refused."""
+    return State.from_bytes(np.asarray(words, np.uint32).tobytes())
+
+
 def _refuse_batch(array: Any) -> None:
     if (shape := jnp.shape(array))[1:]:
         raise ValueError(f"a batch of {shape[0]}: take one with jax.tree.map(lambda a: a[0], ...)")
@@ -82,6 +88,15 @@ def _limit(name: str, limit: Any) -> float | None:
     if isinstance(limit, jax.core.Tracer):
         raise TypeError(f"{name} must be a Python number: it is compiled in")
     return _positive(name, limit)
+
+
+def _loss_array(loss: Any) -> jax.Array | None:
+    if loss is None:
+        return None
+    loss = jnp.asarray(float(loss) if isinstance(loss, int) else loss)
+    if not jnp.issubdtype(loss.dtype, jnp.floating):
+        raise TypeError(f"loss is of {loss.dtype}: pass the loss before it was scaled, as floating-point numbers")
+    return loss
 
 
 _DTYPES = "float32, float64, float16, bfloat16, float8_e4m3fn or float8_e5m2"
@@ -146,10 +161,6 @@ class Report:
     names: tuple[str, ...] = ()
     want: int | None = None
 
-    def __post_init__(self) -> None:
-        for name in ("words", "words_per_tensor"):
-            vars(self)[name] = w.current(_structs.Report, getattr(self, name))
-
     def _word(self, name: str) -> jax.Array:
         return _word_at(self.words, getattr(_structs.Report, name).offset // 4)
 
@@ -173,13 +184,18 @@ class Report:
 
     @property
     def found_inf(self) -> jax.Array:
-        """float32: 1.0 if `overflow`, else 0.0."""
+        """float32: 1.0 if `overflow`, or if the loss was bad and the policy has BadLoss.HOLD; else 0.0."""
         return w.as_float(self._word("found_inf"))
 
     @property
     def status(self) -> jax.Array:
         """int32: a gradscaler.Status; not 0 if the factor or report that was passed cannot be used."""
         return lax.bitcast_convert_type(self._word("status"), jnp.int32)
+
+    @property
+    def loss(self) -> jax.Array:
+        """uint32, gradscaler.Loss: whether the loss was finite before it was scaled, if the call had it."""
+        return self._word("loss")
 
     @property
     def nan_count(self) -> jax.Array:
@@ -289,10 +305,11 @@ class Report:
         return Report(_call.run(call, words), want=want)
 
     def __repr__(self) -> str:
-        if not _is_one(self.words, w.REPORT):
-            return f"Report({self.words!r})"
-        text = repr(self.to_host())
-        return text if self.words_per_tensor is not None else text.replace("bad={}, ", "")
+        with contextlib.suppress(ValueError):  # a report of another version
+            if _is_one(self.words, w.REPORT):
+                text = repr(self.to_host())
+                return text if self.words_per_tensor is not None else text.replace("bad={}, ", "")
+        return f"Report({self.words!r})"
 
 
 class ValueAndGrad(NamedTuple):
@@ -315,8 +332,12 @@ class Scaler:
     Call scale(loss) inside the function that is differentiated; then
 
         grads, report = scaler.unscale(grads, dtype=jnp.float32)
-        params = gradscaler.jax.select_tree(report.overflow, params, new_params)   # or lax.cond
         scaler = scaler.update(report)
+        params = gradscaler.jax.select_tree(scaler.skip, params, new_params)   # or lax.cond
+
+    If the loss is Inf or NaN before it is scaled, no scale helps. If a call has the loss, as `loss=`, a policy with
+    BadLoss.HOLD, such as "recommended", then skips the step and keeps the scale. Without the loss the gradients alone
+    decide.
 
     All methods work in jit, lax.scan, lax.cond, shard_map and pmap, and eagerly, unless they say otherwise. Leaves of
     floating-point and complex numbers are scaled; other leaves, and None, do not change. Two scalers are equal if they
@@ -363,11 +384,12 @@ class Scaler:
         scaler = object.__new__(cls)
         _register_with_flax()
         (state,), (preset, policy) = leaves, static
-        vars(scaler).update(preset=preset, _policy=policy, state=w.current(_structs.State, state))
+        vars(scaler).update(preset=preset, _policy=policy, state=state)
         return scaler
 
     def __setstate__(self, attributes: Mapping[str, Any]) -> None:
-        vars(self).update(attributes, state=w.current(_structs.State, attributes["state"]))
+        policy_of(attributes["_policy"])  # refuses what another version pickled
+        vars(self).update(attributes)
 
     def _with(self, state: jax.Array) -> Scaler:
         return self.tree_unflatten((self.preset, self._policy), (state,))
@@ -411,6 +433,16 @@ class Scaler:
         return self._count("total_overflows")
 
     @property
+    def bad_losses_in_a_row(self) -> jax.Array:
+        """uint32: bad losses in a row: a finite loss sets this to 0, and so does a good step with an unknown loss."""
+        return self._count("bad_losses_in_a_row")
+
+    @property
+    def total_bad_losses(self) -> jax.Array:
+        """uint32: steps since the start with a loss that was Inf or NaN before it was scaled."""
+        return self._count("total_bad_losses")
+
+    @property
     def total_growths(self) -> jax.Array:
         return self._count("total_growths")
 
@@ -425,7 +457,7 @@ class Scaler:
 
     @property
     def skip(self) -> jax.Array:
-        """bool: the last update says not to step: an overflow, or a norm that the guard of the policy refuses."""
+        """bool: the last update says not to step: an overflow, a bad loss, or a norm that the guard refuses."""
         return _has_bits(self.events, int(Event.SKIPPED))
 
     @property
@@ -434,9 +466,10 @@ class Scaler:
         return _has_bits(self.events, int(Event.STOPPED))
 
     def __repr__(self) -> str:
-        if not _is_one(self.state, w.STATE):
-            return f"Scaler({self.preset!r}, state={self.state!r})"
-        return repr(self.to_host())
+        with contextlib.suppress(ValueError):  # a state of another version
+            if _is_one(self.state, w.STATE):
+                return repr(self.to_host())
+        return f"Scaler({self.preset!r}, state={self.state!r})"
 
     # ---- the step ----
 
@@ -463,6 +496,7 @@ class Scaler:
         self,
         grads: Any,
         *,
+        loss: Any = None,
         dtype: Any = None,
         max_norm: float | None = None,
         clip_value: float | None = None,
@@ -474,22 +508,26 @@ class Scaler:
     ) -> tuple[Any, Report]:
         """Divides a tree of gradients by the scale and checks it, in one pass: (gradients, report).
 
+        loss: the loss before it was scaled, one or more numbers, for `report.loss` and a policy with BadLoss.HOLD. If
+            only the loss is bad, `report.overflow` is False: read `skip` after the update
         dtype: the dtype of the results; None keeps the dtypes of the leaves. Unscale float16 gradients into float32
         max_norm: clips by the global norm, as torch.nn.utils.clip_grad_norm_; the report is from before clipping
         clip_value: clamps each element to [-clip_value, clip_value]; the report is from before clamping
         want, per_tensor, histogram: measure more: a union of gradscaler.Want; a report of each leaf; a histogram
         factor: the snapshot of the scale that the loss was scaled by, if an update ran since
         axis_name: needed in shard_map or pmap if each device has a part of the gradients: the reports of all devices
-            are merged in rank order, so that overflow and norm agree. If all have the same gradients, leave it out
+            are merged in rank order, so that overflow, norm and loss agree. If all have the same gradients, leave it
+            out, and give all the same loss
         """
         return self._run(
-            "unscale", grads, None, dtype, max_norm, clip_value, want, per_tensor, histogram, factor, axis_name
+            "unscale", grads, None, loss, dtype, max_norm, clip_value, want, per_tensor, histogram, factor, axis_name
         )[:2]
 
     def step(
         self,
         grads: Any,
         *,
+        loss: Any = None,
         dtype: Any = None,
         max_norm: float | None = None,
         clip_value: float | None = None,
@@ -501,9 +539,8 @@ class Scaler:
 
         Skip the optimizer step if `scaler.skip`. If the policy guards, only the update knows that.
         """
-        grads, report, state = self._run(
-            "unscale", grads, None, dtype, max_norm, clip_value, want, per_tensor, False, None, axis_name, update=True
-        )
+        options = (loss, dtype, max_norm, clip_value, want, per_tensor, False, None, axis_name)
+        grads, report, state = self._run("unscale", grads, None, *options, update=True)
         scaler = self._with(state)
         return scaler._clipped(grads, report, max_norm), report, scaler
 
@@ -547,6 +584,7 @@ class Scaler:
         self,
         grads: Any,
         *,
+        loss: Any = None,
         want: int = 0,
         per_tensor: bool = False,
         histogram: bool = False,
@@ -554,22 +592,32 @@ class Scaler:
         axis_name: Any = None,
     ) -> Report:
         """Returns the report of `unscale`, but writes nothing."""
-        return self._run("measure", grads, None, None, None, None, want, per_tensor, histogram, factor, axis_name)[1]
+        options = (loss, None, None, None, want, per_tensor, histogram, factor, axis_name)
+        return self._run("measure", grads, None, *options)[1]
 
     def unscale_accumulate(
-        self, grads: Any, sums: Any, *, want: int = 0, per_tensor: bool = False, factor: jax.Array | None = None
+        self,
+        grads: Any,
+        sums: Any,
+        *,
+        loss: Any = None,
+        want: int = 0,
+        per_tensor: bool = False,
+        factor: jax.Array | None = None,
     ) -> tuple[Any, Report]:
         """Adds gradients, divided by the scale, to `sums`, a tree of the same shapes, if all are finite, else nothing.
 
         It is for micro-batches: merge their reports with addends=True, and skip the step if one has an overflow.
         """
-        return self._run("unscale_accumulate", grads, sums, None, None, None, want, per_tensor, False, factor, None)[:2]
+        options = (loss, None, None, None, want, per_tensor, False, factor, None)
+        return self._run("unscale_accumulate", grads, sums, *options)[:2]
 
     def _run(
         self,
         operation: str,
         grads: Any,
         sums: Any,
+        loss: Any,
         dtype: Any,
         max_norm: float | None,
         clip_value: float | None,
@@ -588,7 +636,7 @@ class Scaler:
             dtype = _float_dtype(dtype)
         if factor is not None and (jnp.shape(factor) != (8,) or jnp.result_type(factor) != jnp.uint32):
             raise TypeError("factor must be a snapshot such as scaler.factor: uint32[8]")
-        factor = self.factor if factor is None else factor
+        factor, loss = self.factor if factor is None else factor, _loss_array(loss)
         tree, out = _Tree(grads, "grads"), None
         if sums is not None:
             held = _Tree(sums, "sums")
@@ -613,16 +661,16 @@ class Scaler:
         )
         if axis_name is None:
             state = self.state if update else None
-            leaves, words, rows, bins, new = _call.run(call, tree.leaves, factor, out, state)
+            leaves, words, rows, bins, new = _call.run(call, tree.leaves, factor, out, state, loss)
         else:
-            leaves, words, rows, bins = self._over(axis_name, call, tree.leaves, factor, out)
+            leaves, words, rows, bins = self._over(axis_name, call, tree.leaves, factor, out, loss)
             new = self.update(Report(words)).state if update else None
         if max_norm is not None or _judges_by_norm(self.policy):
             want |= Want.NORM
         report = Report(words, rows, bins, tree.names if per_tensor else (), int(want))
         return tree_out.filled(leaves) if operation != "measure" else None, report, new
 
-    def _over(self, axis_name: Any, call: Call, leaves: Any, factor: Any, out: Any) -> tuple:
+    def _over(self, axis_name: Any, call: Call, leaves: Any, factor: Any, out: Any, loss: Any) -> tuple:
         """Runs a call on each device's part and merges the reports.
 
         A bad factor becomes the status of the report. On the CPU it would end the program of one device, and the others
@@ -633,14 +681,12 @@ class Scaler:
         def merged(words: jax.Array, rows: jax.Array) -> tuple:
             return self._gathered(axis_name, words, usable), rows
 
-        return _call.over(_call.run, call, leaves, jnp.where(usable, factor, _ONE), out, merged)
+        return _call.over(_call.run, call, leaves, jnp.where(usable, factor, _ONE), out, loss, merged)
 
     def _gathered(self, axis_name: Any, words: jax.Array, usable: jax.Array) -> jax.Array:
         """Merges the reports of all devices in rank order, if their states agree."""
         words = _call.run(Call("stamp", policy=self._policy), jnp.where(usable, words, _UNUSABLE), self.state)
-        for name in ("status_rank_plus_1", "first_rank_plus_1"):
-            at = getattr(_structs.Report, name).offset // 4
-            words = words.at[at].set(lax.axis_index(axis_name).astype(jnp.uint32) + 1)
+        words = words.at[_RANKS].set(lax.axis_index(axis_name).astype(jnp.uint32) + 1)
         return self._merged(axis_name, words)
 
     def _merged(self, axis_name: Any, words: jax.Array) -> jax.Array:
@@ -664,7 +710,7 @@ class Scaler:
             if isinstance(report, host.Report):
                 report = Report(jnp.asarray(np.frombuffer(bytes(report), np.uint32)))
             elif isinstance(report, bool) or (getattr(report, "shape", None) == () and report.dtype == np.bool_):
-                if _judges_by_norm(self.policy) or self.policy.target_amax:
+                if _judges_by_norm(self.policy):
                     raise ValueError("update: the policy judges by what a bool does not have: pass a report")
                 report = Report.of(report)
             else:
@@ -689,7 +735,8 @@ class Scaler:
 
         It works as flax's DynamicScale.value_and_grad. `aux` is the unscaled loss, or with has_aux (loss, the second
         result of `fun`). The gradients are unscaled, in `dtype`, by default at least float32. If `finite` is False,
-        skip the step. With an `axis_name` the gradients are the mean over that axis, the same on each device.
+        skip the step. With an `axis_name` the gradients are the mean over that axis, the same on each device, and the
+        loss is bad if any device's loss is.
         """
 
         @functools.wraps(fun)
@@ -711,7 +758,10 @@ class Scaler:
             if axis_name is not None:  # cast first, so that the sum does not overflow
                 grads = jax.tree.map(lambda g: g.astype(_target(g.dtype, wanted)) if is_float(g) else g, grads)
                 grads = lax.pmean(grads, axis_name)
-            grads, _, scaler = self.step(grads, dtype=wanted, max_norm=max_norm)
+            judged = loss
+            if axis_name is not None:  # not the mean, which can be Inf although all losses are finite
+                judged = lax.pmax(jnp.where(jnp.isfinite(loss), 0.0, jnp.inf), axis_name)
+            grads, _, scaler = self.step(grads, loss=judged, dtype=wanted, max_norm=max_norm)
             return ValueAndGrad(scaler, ~scaler.skip, (loss, aux) if has_aux else loss, grads)
 
         return wrapped
@@ -723,7 +773,7 @@ class Scaler:
         _outside(self.state, "to_host()", "scaler")
         scaler = host.Scaler("none")
         scaler.policy = self.policy
-        scaler.state = _structs.State.from_buffer_copy(np.asarray(self.state, np.uint32).tobytes())
+        scaler.state = _state_of(self.state)
         return scaler
 
     def metrics(self, report: Report | None = None) -> dict[str, float]:
@@ -781,6 +831,7 @@ def _judges_by_norm(policy: Policy) -> bool:
     return bool(traits(policy) & Trait.NEEDS_NORM)
 
 
+_RANKS = np.array([w.offset(_structs.Report, f"{name}_rank_plus_1") for name in ("status", "first", "last", "loss")])
 _ONE = w.of_struct(_structs.Factor(1.0, 1.0, 1.0, 1.0, 0))
 _UNUSABLE = w.failed(_structs.Status.ERROR_FACTOR)
 _saved_by_flax: dict[
@@ -803,16 +854,15 @@ def _register_with_flax() -> None:
 
     def from_dict(target: Any, state: Mapping[str, Any]) -> Any:
         names = _saved_by_flax[type(target)]
-        if isinstance(target, Scaler) and "policy" in state:
-            state = dict(state)
-            _warn_of_other_rules(target.policy, policy_of(np.asarray(state.pop("policy")).tobytes()))
-        if set(state) != set(names):
-            expected = ", ".join(names) or "nothing"
+        keys = (*names, "policy") if isinstance(target, Scaler) else names
+        if set(state) != set(keys):
+            expected = ", ".join(keys) or "nothing"
             raise ValueError(f"a {type(target).__name__} has {expected}, the checkpoint {', '.join(state)}")
+        if isinstance(target, Scaler):
+            _warn_of_other_rules(target.policy, policy_of(np.asarray(state["policy"]).tobytes()))
         new = copy.copy(target)
         for name in names:
             here, saved = getattr(target, name), state[name]
-            saved = w.current(_STRUCTS[name], saved) if name in _STRUCTS else saved
             if getattr(saved, "shape", ()) != getattr(here, "shape", ()):
                 raise ValueError(f"{name} has the shape {jnp.shape(saved)} in the checkpoint")
             vars(new)[name] = saved if saved is None else jnp.asarray(saved, getattr(here, "dtype", None))
@@ -834,7 +884,6 @@ def _warn_of_other_rules(policy: Policy, saved: Policy) -> None:
 
 
 _saved_by_flax |= {Scaler: ("state",), Report: ("words", "words_per_tensor", "bins")}
-_STRUCTS = {"state": _structs.State, "words": _structs.Report, "words_per_tensor": _structs.Report}
 
 
 _AT_LEAST_FLOAT32 = "at least float32"

@@ -15,11 +15,9 @@ import numpy as np
 from jax import lax
 
 from .. import _structs
-from .._structs import Event, ReportKind, Want
 
 Pair = tuple[jax.Array, jax.Array]
 FACTOR, STATE, REPORT = (ctypes.sizeof(kind) // 4 for kind in (_structs.Factor, _structs.State, _structs.Report))
-_ALL = int(Want.NORM | Want.AMAX | Want.UNDERFLOW)
 
 
 def of_struct(struct: Any) -> np.ndarray:
@@ -57,32 +55,6 @@ def report(fields: dict[str, Any]) -> jax.Array:
 def failed(status: int) -> np.ndarray:
     """Returns the report of a failed call."""
     return of_struct(_structs.Report(status=status, overflow=1, found_inf=1))
-
-
-_WORDS_BEFORE_0_9 = {_structs.State: 64, _structs.Report: 48}
-
-
-def current(kind: type, words: Any) -> Any:
-    """Converts states and reports of 0.2 to 0.5, which had fewer words; returns current ones unchanged.
-
-    A state had no `skip`. A report had the absent values in place of `measured`, and no kind.
-    """
-    count, before = ctypes.sizeof(kind) // 4, _WORDS_BEFORE_0_9[kind]
-    if not isinstance(words, jax.Array | np.ndarray) or words.dtype != np.uint32:
-        return words
-    if words.shape[-1:] != (before,) or count in words.shape:  # the axis of a batch may be the last
-        return words
-    parts = [words, jnp.zeros((*words.shape[:-1], count - before), jnp.uint32)]
-    if kind is _structs.State:
-        events, skip = (offset(kind, name) for name in ("events", "skip"))
-        skips = words[..., events : events + 1] & np.uint32(Event.SKIPPED) != 0
-        parts = [words[..., :skip], skips.astype(jnp.uint32), words[..., skip + 1 :], parts[1]]
-    else:
-        m, k = (offset(kind, name) for name in ("measured", "kind"))
-        tensors = jnp.full((*words.shape[:-1], 1), int(ReportKind.TENSORS), jnp.uint32)
-        measured = words[..., m : m + 1] ^ np.uint32(_ALL)
-        parts = [words[..., :m], measured, words[..., m + 1 : k], tensors, words[..., k + 1 :], parts[1]]
-    return jnp.concatenate(parts, axis=-1)
 
 
 # ---- types ----

@@ -31,7 +31,7 @@ HISTOGRAM = 2 * c.GSC_HISTOGRAM_LENGTH
 _TARGET = "gradscaler"
 _TENSORS = ("measure", "unscale", "scale", "unscale_accumulate")
 _MERGE, _UPDATE, _CLIP, _MULTIPLY, _STAMP, _COMBINE = range(4, 10)
-_WITH_FACTOR, _WITH_STATE, _WITH_EACH, _WITH_HISTOGRAM = 1, 2, 4, 8
+_WITH_FACTOR, _WITH_STATE, _WITH_EACH, _WITH_HISTOGRAM, _WITH_LOSS = 1, 2, 4, 8, 16
 
 
 class Result(NamedTuple):
@@ -114,6 +114,7 @@ def tensors(
     out: Sequence[jax.Array] | None = None,
     dtypes: Any = None,
     state: jax.Array | None = None,
+    loss: jax.Array | None = None,
     want: int = 0,
     max_norm: float | None = None,
     clip_value: float | None = None,
@@ -127,6 +128,7 @@ def tensors(
     leaves: float or complex arrays
     factor: uint32[8], or a state with the factor; None: the factor of `state`, without `state` 1
     state: uint32[96]; the call also updates it by the report, under `policy`
+    loss: float array, the loss before it was scaled, for the report; the same on all devices if leaves are spread
     dtypes: one dtype, or one for each leaf, of the results of "unscale" and "scale"
     out: the sums that "unscale_accumulate" adds to and returns
     max_norm: clips the results of "unscale" by the norm of all leaves, in two passes; the report is from before
@@ -152,7 +154,7 @@ def tensors(
     writes = operation != "measure"
     sums = [] if out is None else list(out)
     given = sums or _results(leaves, dtypes) if writes else []
-    _checked(operation, leaves, given if writes else None, policy, want, clip_value, names)
+    _checked(operation, leaves, given if writes else None, loss, policy, want, clip_value, names)
     flags, operands, aliases = 0, [*leaves, *sums], {}
     if factor is not None:
         flags |= _WITH_FACTOR
@@ -160,6 +162,10 @@ def tensors(
     if state is not None:
         flags |= _WITH_STATE
         operands.append(_words("state", state, (STATE,)))
+        of_state = len(operands) - 1
+    if loss is not None:
+        flags |= _WITH_LOSS
+        operands.append(loss)
     results = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in given]
     results.append(_struct(REPORT))
     if per_tensor:
@@ -176,7 +182,7 @@ def tensors(
         first = len(leaves) if sums else 0
         aliases = {first + i: i for i, x in enumerate(given) if operands[first + i].dtype == x.dtype}
         if state is not None:
-            aliases[len(operands) - 1] = len(results) - 1
+            aliases[of_state] = len(results) - 1
     if _cuda_or(platform) == "cuda":
         results.append(jax.ShapeDtypeStruct((_workspace(leaves),), jnp.uint8))
     found = _call(
@@ -214,6 +220,7 @@ def _checked(
     operation: str,
     leaves: Sequence[Any],
     given: Sequence[Any] | None,
+    loss: Any,
     policy: Policy | None,
     want: int,
     clip_value: float | None,
@@ -226,6 +233,7 @@ def _checked(
     ins = [np.empty(0, leaf.dtype) for leaf in leaves]
     lists = ins if given is None else (ins, [np.empty(0, result.dtype) for result in given])
     options = {"want": want, "policy": policy, "clamp": 0 if clip_value is None else clip_value}
+    options |= {} if loss is None else {"loss": np.empty(0, loss.dtype)}
     try:
         getattr(c, f"gsc_{operation}")(None, None, lists, options, _structs.Report())
     except c.Error as error:

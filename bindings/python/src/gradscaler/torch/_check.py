@@ -13,13 +13,14 @@ import torch
 from .. import _gradscaler as c
 from .._policy import Policy
 from .._report import Report
-from .._structs import Status
+from .._structs import ReportKind, Status
 from . import _device, _memory, _ranks
 from ._grads import GradientGroup, Gradients, gradients, with_gradients
 from ._names import Names, Owners, at, owners
 from ._torch import OptState
 
 _F16 = 1 << c.GSC_F16
+_NOTHING = Report(kind=ReportKind.TENSORS)
 
 
 class FoundInf(dict[torch.device, torch.Tensor]):
@@ -70,13 +71,28 @@ class Check:
         if self.host_report is None or self.captured:
             report = self._memory.read_report(self.report)
             if report.overflow:
-                known = dict(count for group in self.gradients.groups for count in group.counts())
-                called = names()
+                known, called = dict(self.gradients.counts()), names()
                 report._bad = {at(called, i): count for i, count in known.items() if count}
                 report.names = called if self.alike or report.bad else ()
             report.scale = float(self.scale)
             self.host_report = report
         return self.host_report
+
+    def evidence(self, names: Sequence[str], rank: int) -> tuple[Report, bytes | None, Sequence[str] | None]:
+        """Returns what is known of an overflow, for gsc_state_reason: the report, and of each gradient report and name.
+
+        `rank` is the rank of this process. Positions and counts of other ranks are of other gradients.
+        """
+        report = self.read(lambda: list(names))
+        if report.last_rank_plus_1:
+            return report, None, names if self.alike or report.last_rank_plus_1 == rank + 1 else None
+        return report, self.rows(len(names)) if self.gradients.groups else None, names
+
+    def rows(self, count: int) -> bytes:
+        """Returns the reports of `count` gradients."""
+        rows = torch.frombuffer(bytearray(bytes(_NOTHING) * count), dtype=torch.uint8).view(count, _device.SIZE)
+        rows[sorted(self.gradients.order())] = self.gradients.reports(_device.CPU)
+        return _device.data(rows)
 
 
 class Checks:
@@ -159,10 +175,10 @@ class Call:
                 return Check(group.report, Gradients([group]), self.memory), bool(grads)
         found = sorted_gradients(optimizer, grads, self.want, self.names)
         self._run(found.groups)
-        others = found.others_reports(self.writes, self.factor, self.memory)
-        if len(found.groups) == 1 and found.groups[0].device == home and not others:
+        found.check_others(self.writes, self.factor, self.memory)
+        if [(group.device, group.indices) for group in found.groups] == [(home, list(range(len(grads))))]:
             return Check(found.groups[0].report, found, self.memory), True
-        report = _device.merged(torch.cat([found.reports(home).view(-1), *others]), self.policy)
+        report = _device.merged(found.reports(home), self.policy)
         return Check(self.memory.report(report), found, self.memory), True
 
     def _run(self, groups: Iterable[GradientGroup]) -> None:
@@ -192,16 +208,13 @@ class Call:
         try:
             found = sorted_gradients(self.optimizer, grads, self.want, self.names)
             self._run(found.groups)
-            others = found.others_reports(self.writes, self.factor, memory)
+            found.check_others(self.writes, self.factor, memory)
             each = found.reports(home)
             at = {i: row for row, i in enumerate(sorted(found.order()))}
             parts = {
                 key: _device.merged(each[_device.index_tensor([at[i] for i in indices], home)])
                 for key, indices in found.segments.items()
             }
-            if others:
-                plain = [parts.pop((None, True))] if (None, True) in parts else []
-                parts[None, True] = _device.merged(torch.cat([*plain, *others]))
         except Exception as error:
             failed = error
             status = getattr(error, "status", None) or Status.ERROR_VALUE

@@ -11,7 +11,7 @@ from .. import _checkpoints
 from .. import _gradscaler as c
 from .._entries import Note
 from .._policy import Policy
-from .._structs import State
+from .._structs import State, Status
 from ._memory import initial_state, rounded, with_scale
 
 _RULES = ("growth_factor", "backoff_factor", "growth_interval")
@@ -40,7 +40,7 @@ def load(
     try:
         return _checkpoints.load(state_dict, policy, format, prefix)
     except c.Error as error:
-        if own:
+        if own and error.status != Status.ERROR_VERSION:
             raise KeyError(f"state_dict has no {missing[0]!r}, and is of no other format: {error}") from None
         raise
 

@@ -72,13 +72,11 @@ class GradientGroup:
         c.gsc_unscale(_device.on(self.device, self.size, self.held, {}), factor, self.held, None, None)
 
     def reports(self, home: torch.device) -> torch.Tensor:
-        """Returns the report of each gradient as a row of bytes on `home`; first_tensor counts among all gradients."""
+        """Returns the report of each gradient as a row of bytes on `home`; its tensors count among all gradients."""
         host = isinstance(self.per_tensor, bytearray)
         each = torch.frombuffer(self.per_tensor, dtype=torch.uint8) if host else self.per_tensor
         rows = each[: len(self.indices) * SIZE].view(-1, SIZE).to(home, copy=True)
-        words = rows.view(torch.int64)
-        bad = (words[:, Report.nan_count.offset // 8] + words[:, Report.inf_count.offset // 8]) != 0
-        words[:, Report.first_tensor.offset // 8] = bad * _device.index_tensor(self.indices, home)
+        _set_tensors(rows, _device.index_tensor(self.indices, home))
         return rows
 
     def counts(self) -> Iterable[tuple[int, int]]:
@@ -87,13 +85,22 @@ class GradientGroup:
         return zip(self.indices, base._bad_per_array(each, len(self.indices)), strict=True)
 
 
+def _set_tensors(rows: torch.Tensor, indices: Any) -> None:
+    """Writes the positions of the gradients into the reports of those that are not finite."""
+    counts = rows.view(torch.int64)
+    bad = (counts[:, Report.nan_count.offset // 8] + counts[:, Report.inf_count.offset // 8]) != 0
+    for field in Report.first_tensor, Report.last_tensor:
+        counts[:, field.offset // 8] = bad * indices
+
+
 class Gradients:
     """The gradients of an optimizer, sorted by device, mesh and kind of memory."""
 
     def __init__(self, groups: Iterable[GradientGroup] = ()) -> None:
         self.groups = list(groups)
         self.copies: list[tuple[torch.Tensor, torch.Tensor]] = []  # tensors that are not dense, and dense copies
-        self.others: list[torch.Tensor] = []  # tensors that only torch can multiply
+        self.others: list[tuple[int, torch.Tensor]] = []  # tensors that only torch can multiply, and their positions
+        self.others_reports: list[tuple[int, torch.Tensor]] = []
         self.segments: dict[tuple[Any, bool], list[int]] = {}  # by (mesh or None, whether this rank's copy counts)
 
     @classmethod
@@ -111,8 +118,9 @@ class Gradients:
                 if tensor.dtype is torch.float16 or want & _NORM:  # adds values with the same index, which can overflow
                     parameters[i].grad = tensor = tensor.coalesce()
                 tensor = tensor._values()
-            tensor = self._dense(tensor)
+            tensor = self._dense(i, tensor)
             if tensor is None:
+                self.segments.setdefault((mesh, first), []).append(i)
                 continue
             if tensor.numel():
                 memory = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
@@ -134,24 +142,33 @@ class Gradients:
         return self
 
     def order(self) -> list[int]:
-        """Returns the positions of the gradients, in the order of the groups."""
-        return [i for group in self.groups for i in group.indices]
+        """Returns the positions of the gradients, in the order of the groups, and then of the others."""
+        return [i for group in self.groups for i in group.indices] + [i for i, _ in self.others_reports]
 
     def reports(self, home: torch.device) -> torch.Tensor:
         """Returns the report of each gradient, in their order, on `home`."""
-        if not self.groups:
-            return torch.empty((0, SIZE), dtype=torch.uint8, device=home)
         rows, order = [group.reports(home) for group in self.groups], self.order()
+        rows += [report.view(1, SIZE).to(home) for _, report in self.others_reports]
+        if not rows:
+            return torch.empty((0, SIZE), dtype=torch.uint8, device=home)
         if len(rows) == 1:
             return rows[0]
         return torch.cat(rows)[_device.index_tensor(sorted(range(len(order)), key=order.__getitem__), home)]
+
+    def counts(self) -> Iterable[tuple[int, int]]:
+        """Yields the position of each gradient and how many of its elements are not finite."""
+        for group in self.groups:
+            yield from group.counts()
+        for i, report in self.others_reports:
+            read = Report.from_bytes(_device.data(report))
+            yield i, read.nan_count + read.inf_count
 
     def multiply(self, factor: Any, memory: HostState | DeviceState) -> None:
         """Multiplies all gradients, also the tensors that only torch can multiply, by the inverse of a factor."""
         for group in self.groups:
             group.multiply(memory.factor_on(factor, group.device))
         with torch.no_grad():
-            for other in self.others:
+            for _, other in self.others:
                 inverse = memory.inverse(factor)
                 other.mul_(inverse.to(other.device) if isinstance(inverse, torch.Tensor) else inverse)
 
@@ -161,10 +178,10 @@ class Gradients:
         for group in self.groups:
             group.release(read)
 
-    def _dense(self, tensor: torch.Tensor) -> torch.Tensor | None:
+    def _dense(self, index: int, tensor: torch.Tensor) -> torch.Tensor | None:
         """Returns the tensor, or a dense copy for the call; None if only torch can multiply it."""
         if type(tensor) not in _device.PLAIN or tensor.device.type not in ("cpu", "cuda"):
-            self.others.append(tensor)
+            self.others.append((index, tensor))
             return None
         try:
             _device.hold([tensor], tensor.device)
@@ -175,7 +192,7 @@ class Gradients:
             copy = tensor.detach().clone(memory_format=torch.contiguous_format).resolve_conj().resolve_neg()
             _device.hold([copy], copy.device)
         except (c.Error, RuntimeError):
-            self.others.append(tensor)
+            self.others.append((index, tensor))
             return None
         self.copies.append((tensor, copy))
         return copy
@@ -187,15 +204,14 @@ class Gradients:
             tensor.copy_(copy)
 
     @torch.no_grad()
-    def others_reports(self, writes: bool, factor: Any, memory: HostState | DeviceState) -> list[torch.Tensor]:
+    def check_others(self, writes: bool, factor: Any, memory: HostState | DeviceState) -> None:
         """Reports on the tensors that only torch can multiply; if `writes`, multiplies them by the factor's inverse."""
         if not self.others:
-            return []
+            return
         inverse = torch.as_tensor(memory.inverse(factor), dtype=torch.float32, device=memory.home)
         scaled_by = 1.0 if writes else inverse
         inverse = inverse if writes else torch.ones_like(inverse)
-        found = []
-        for tensor in self.others:
+        for i, tensor in self.others:
             bad = torch.zeros((), dtype=torch.float32, device=tensor.device)
             divide([tensor], bad, inverse.to(tensor.device))
             values = tensor.detach()
@@ -208,5 +224,5 @@ class Gradients:
             doubles[Report.sum_squares.offset // 8] = finite.square().sum().to(inverse.device)
             words(report)[MEASURED], words(report)[KIND] = _NORM, int(ReportKind.TENSORS)
             flag(report, (bad != 0).to(inverse.device))
-            found.append(report)
-        return found
+            _set_tensors(report.view(1, SIZE), i)
+            self.others_reports.append((i, report))

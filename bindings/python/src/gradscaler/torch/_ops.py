@@ -18,8 +18,8 @@ from .. import _gradscaler as c
 from .._entries import Note
 from .._policy import Policy, warn_if_idle
 from .._report import Report
-from .._structs import Event, Factor, Guard, ReportKind, State, Status, Want
-from ._device import FACTOR, FOUND, KIND, MEASURED, SIZE, data, merged, nothing, on, words
+from .._structs import Event, Factor, Guard, State, Status, Want
+from ._device import FACTOR, FOUND, data, merged, nothing, on
 from ._grads import GradientGroup
 from ._memory import DeviceState
 from ._scaler import _policy as _policy_of
@@ -170,14 +170,8 @@ class TensorScaler:
         self.loss_scale = self.state.view(torch.float32)[_SCALE].clone()
 
     def __setstate__(self, attributes: dict[str, Any]) -> None:
+        State.from_bytes(data(attributes["state"]))  # refuses a state of another version
         vars(self).update(attributes)
-        if self.state.numel() == 256:  # saved by 0.2 to 0.5; the report was also shorter
-            state = State.from_bytes(data(self.state))
-            self.state = torch.frombuffer(state, dtype=torch.uint8).to(self.state.device, copy=True)
-            report = self.report_tensor
-            self.report_tensor = torch.cat([report, report.new_zeros(SIZE - report.numel())])
-            words(self.report_tensor)[MEASURED] ^= 7  # the bits meant what was absent
-            words(self.report_tensor)[KIND] = int(ReportKind.MERGED)
 
     def scale(self, loss: torch.Tensor) -> torch.Tensor:
         """Multiplies `loss`, of any shape, by the scale; the product can be differentiated."""

@@ -24,12 +24,18 @@ from . import _device
 from ._device import OVERFLOW, SIZE, STATUS, flag, merged, nothing, words
 
 _VERDICT = slice(0, STATUS + 1)
-_OF = slice(Report.digest.offset // 4, Report.first_rank_plus_1.offset // 4 + 1)
+_OF = slice(Report.digest.offset // 4, Report.loss_rank_plus_1.offset // 4 + 1)
+_LOSS = slice(Report.loss.offset // 4, Report.loss.offset // 4 + 1)
 
 
 def possible() -> bool:
     """Returns whether there can be DTensors."""
     return "torch.distributed.tensor" in sys.modules and dist.is_available() and dist.is_initialized()
+
+
+def own() -> int:
+    """Returns the rank of this process, or 0 if it is alone."""
+    return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
 
 
 def is_spread(kinds: Iterable[type]) -> bool:
@@ -108,7 +114,7 @@ def joined(report: torch.Tensor, group: Any, copies: bool = False) -> torch.Tens
     if not copies:
         return whole
     first = every[:SIZE].clone()  # the squares of copies count once
-    for which in _VERDICT, _OF:
+    for which in _VERDICT, _OF, _LOSS:
         words(first)[which] = words(whole)[which]
     return first
 

@@ -22,12 +22,12 @@ from .._entries import Note
 from .._policy import Policy, is_fixed, policy_of, presets, rules, traits, warn_if_idle
 from .._report import Report
 from .._scaler import Scaler
-from .._structs import LimitRule, OverflowReset, State, Status, Trait, Want
+from .._structs import Event, LimitRule, OverflowReset, Reason, State, Status, Trait, Want
 from . import _checkpoint, _device, _memory, _ranks
 from ._check import Call, Check, Checks, FoundInf
 from ._grads import Gradients, with_gradients
 from ._guard import Judge, warn_of_equal_norms
-from ._names import Names, some
+from ._names import Names
 from ._stall import Losses, StallError, stalled
 from ._torch import Base, OptState, TorchGradScaler, call_compiled, eager, is_torchs, lacks_cuda
 
@@ -42,6 +42,7 @@ _OPTIONS = (
 )  # their names in pickles, after an underscore
 _NOT_SAVED = ("_options", "_is_guarded", "_wants", "_memory", "_checks", "_guard", "_names", "_losses")
 _NORM, _GUARDS, _NEEDS_NORM = int(Want.NORM), int(Trait.GUARDS), int(Trait.NEEDS_NORM)
+_SKIPPED = int(Event.SKIPPED)
 _STALL_LIMIT = 10
 _NO_BACKOFF = "backoff_factor is 0: it must be above 0"  # in C, 0 means 1 / growth_factor
 _NO_NORM = (
@@ -540,23 +541,29 @@ class GradScaler(Base):
     def reason(self) -> str:
         """Why the last step() skipped, clipped or let an outlier through; empty if it was taken. Waits for the device.
 
-        If the policy's guard found the norm too large, the text has the threshold, the usual norm, and the parameters
-        in report.grew, which contribute more to the norm than usual; on several ranks, only this rank's parameters.
+        After an overflow the text names the last parameter of the optimizer with Inf or NaN in its gradient, because it
+        is nearest to the cause. If the policy's guard found the norm too large, the text has the threshold, the usual
+        norm, and the parameters in report.grew, which contribute more to the norm than usual; on several ranks, only
+        this rank's parameters.
         """
         reports = self._reports()
         if not any(tensor.item() for tensor in self._checks.found_inf()):
             return self._guard.reason(reports)
-        overflowed = [report for report in reports if report.overflow]
-        if not overflowed:
-            return "skipped: found_inf is not 0, though the gradients are finite: others wrote it"
-        if bad := [name for report in overflowed for name in report.bad]:
-            return f"skipped: Inf or NaN in the gradients of {some(bad)}"
-        first = overflowed[0]
-        if first.status:
-            return f"skipped: the gradients could not be unscaled: {c.gsc_status_string(first.status)}"
-        if first.nan_count + first.inf_count:
-            return f"skipped: Inf or NaN in the gradients of rank {first.rank}"
-        return f"skipped: the policy takes the norm, {first.norm:g}, for an overflow; no gradient is Inf or NaN"
+        state, reason = self._skipped_state(), Reason()
+        checks = [check for check in self._checks.by_optimizer.values() if self._named_report(check).overflow]
+        known = [check.evidence(self._names.of(check.owners), _ranks.own()) for check in checks]
+        state.status = next((report.status for report, _, _ in known if report.status), state.status)
+        c.gsc_state_reason(state, *_joined(known), reason)
+        others = "" if known else "; the gradients are finite, so other code has written found_inf"
+        return reason.message.decode() + others
+
+    def _skipped_state(self) -> State:
+        """Returns the state after the update of a step with an overflow, also before that update."""
+        last = self._guard.last
+        state = self._memory.read() if last is None else last[1].read()
+        if not state.events & _SKIPPED or (last is None and not self._checks.is_over):
+            c.gsc_state_update(None, self._policy, state, Report.of_flag(True), state)
+        return state
 
     @eager
     def update(self, new_scale: float | torch.Tensor | None = None) -> None:
@@ -719,10 +726,11 @@ class GradScaler(Base):
     def __setstate__(self, state: dict[str, Any]) -> None:
         state = dict(state)
         self._options = Options(**{name: state.pop(f"_{name}") for name in _OPTIONS})
-        policy, saved = policy_of(state.pop("_policy")), state.pop("_saved")
+        saved = State.from_bytes(state.pop("_saved"))
+        policy = policy_of(state.pop("_policy"))
         super().__setstate__(state)
         self._follow(policy)
-        self._begin(State.from_bytes(saved) if saved else _memory.initial_state(policy))
+        self._begin(saved)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> GradScaler:
         """Copies the scaler. Parameters that were copied before, with the same memo, keep their names."""
@@ -739,6 +747,13 @@ def _unknown(name: str) -> str:
     options = (*_NUMBERS, "enabled", *GradScaler.__init__.__wrapped__.__kwdefaults__)
     near = difflib.get_close_matches(name, options, 1)
     return f"is unknown: {f'did you mean {near[0]}?' if near else f'it takes {options}'}"
+
+
+def _joined(known: list[tuple[Report, bytes | None, Sequence[str] | None]]) -> tuple:
+    """Returns the evidence on the gradients of several optimizers as if they were of one: (report, reports, names)."""
+    if len(known) > 1 and all(each is not None for _, each, _ in known):
+        return None, b"".join(each for _, each, _ in known), [name for _, _, names in known for name in names]
+    return known[-1] if known else (None, None, None)
 
 
 def _whole(reports: list[Report]) -> Report | None:

@@ -100,10 +100,10 @@ fn train(
             .forward(logits, labels)
             .mul_scalar(LOSS_WEIGHT);
         let (grads, report) = backward(&scaler, loss, &model, Want::NONE)?;
-        if !report.overflow() {
+        scaler.update(&report)?;
+        if !scaler.state().skip() {
             model = optimizer.step(0.01, model, grads);
         }
-        scaler.update(&report)?;
     }
     let count = digits.labels.dims()[0];
     let (images, labels) = digits.part(TRAINING_SET, count);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 //! Loss scaling for burn: [`backward`] scales a loss, goes backward, and unscales all gradients of a
-//! module in one call; its report says whether to step.
+//! module in one call; the update with its report says whether to step.
 //!
 //! ```
 //! use burn::module::Module;
@@ -20,10 +20,10 @@
 //!     let loss = output.cast(DType::F32).powi_scalar(2).mean();
 //!
 //!     let (grads, report) = gradscaler_burn::backward(&scaler, loss, &model, Want::NONE)?;
-//!     if !report.overflow() {
+//!     scaler.update(&report)?;
+//!     if !scaler.state().skip() {
 //!         model = optimizer.step(0.01, model, grads);
 //!     }
-//!     scaler.update(&report)?;
 //! }
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -45,6 +45,11 @@ use gradscaler_half::tensor_mut;
 pub enum Error {
     /// The error of gradscaler, such as a factor that cannot divide.
     Refused(gradscaler::Error),
+    /// The loss is no float of 16, 32 or 64 bits, or could not be read.
+    Loss {
+        /// The fault of the loss.
+        reason: String,
+    },
     /// The gradient of this parameter is no float of 16, 32 or 64 bits, or could not be read.
     Gradient {
         /// The path of the parameter, as in [`parameters`].
@@ -58,6 +63,7 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Refused(error) => error.fmt(f),
+            Self::Loss { reason } => write!(f, "the loss {reason}"),
             Self::Gradient { parameter, reason } => {
                 write!(f, "the gradient of {parameter} {reason}")
             }
@@ -68,22 +74,29 @@ impl fmt::Display for Error {
 impl std::error::Error for Error {}
 
 /// Goes backward from `loss` times the scale and unscales the gradients of `module`, as [`unscale`]
-/// does. Step with them unless the report overflows; then update the scaler with it.
+/// does. Update the scaler with the report, which also knows whether the loss was finite; then step with the
+/// gradients unless [`State::skip`](gradscaler::State::skip) is true.
+/// [`State::reason`](gradscaler::State::reason) takes the names of [`parameters`] and says why it is.
 ///
 /// `options` is a [`Want`](gradscaler::Want) or [`Options`].
 ///
 /// # Errors
 ///
-/// As [`unscale`].
+/// A loss that is no float of 16, 32 or 64 bits, or cannot be read; otherwise as [`unscale`].
 pub fn backward<'a, M: Module>(
     scaler: &'a Scaler,
     loss: Tensor<1>,
     module: &M,
     options: impl Into<Options<'a>>,
 ) -> Result<(GradientsParams, Report), Error> {
+    let refused = |reason| Error::Loss { reason };
+    let data = loss.clone().try_into_data();
+    let mut data = data.map_err(|error| refused(format!("cannot be read: {error:?}")))?;
+    let loss_view = [view(&mut data).map_err(refused)?];
     let grads = loss.mul_scalar(scaler.loss_scale()).backward();
     let mut grads = GradientsParams::from_grads(grads, module);
     let options = options.into().policy(scaler.policy());
+    let options = options.loss(TensorMut::as_inputs(&loss_view)[0]);
     let report = unscale(&scaler.factor(), &mut grads, module, options)?;
     Ok((grads, report))
 }
@@ -130,7 +143,7 @@ pub fn parameters<M: Module>(module: &M) -> Vec<String> {
     Read::of(&GradientsParams::new(), module).names
 }
 
-/// The elements of a gradient as gradscaler takes them; or what is wrong with it.
+/// The elements of a tensor as gradscaler takes them; or what is wrong with it.
 fn view(data: &mut TensorData) -> Result<TensorMut<'_>, String> {
     let view = match data.dtype() {
         DType::F64 => data.as_mut_slice::<f64>().map(TensorMut::new),

@@ -5,7 +5,7 @@
 use burn::module::{Module, Param};
 use burn::optim::{GradientsParams, ModuleOptimizer, SgdConfig};
 use burn::tensor::{DType, Device, Tensor};
-use gradscaler::{Event, Factor, Scaler, Want};
+use gradscaler::{Event, Factor, Loss, Scaler, Want};
 use gradscaler_burn::{backward, parameters, unscale};
 
 #[derive(Module, Debug)]
@@ -82,6 +82,42 @@ fn a_report_names_the_parameter_that_overflowed() {
     assert_eq!(names.join(" "), expected);
     let (index, element) = report.first_overflow().unwrap();
     assert_eq!((names[index].as_str(), element), ("layers.1.bias", 0));
+    assert_eq!(report.last_tensor(), Some(index));
+
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let mut scaler = Scaler::preset("torch").unwrap();
+    scaler.update(&report).unwrap();
+    let reason = scaler
+        .state()
+        .reason(Some(&report), &[], &names)
+        .unwrap()
+        .unwrap();
+    assert!(reason.message.contains("\"layers.1.bias\""), "{reason}");
+}
+
+#[test]
+fn a_bad_loss_skips_the_step_and_leaves_the_scale() {
+    for (name, held) in [("recommended", true), ("torch", false)] {
+        let (mut scaler, model) = (Scaler::preset(name).unwrap(), model(DType::F32));
+        for dtype in [DType::F32, DType::BF16] {
+            let bad = loss(&model).add_scalar(f32::NAN).cast(dtype);
+            let (_, report) = backward(&scaler, bad, &model, Want::NONE).unwrap();
+            assert_eq!(
+                (report.loss(), report.overflow()),
+                (Loss::NOT_FINITE, false)
+            );
+            let events = scaler.update(&report).unwrap();
+            let seen = (events.contains(Event::BAD_LOSS), scaler.state().skip());
+            assert_eq!(seen, (held, held));
+        }
+        let (_, report) = backward(&scaler, loss(&model), &model, Want::NONE).unwrap();
+        assert_eq!(
+            (report.loss(), scaler.update(&report).unwrap()),
+            (Loss::FINITE, Event::NONE)
+        );
+        let bad_losses_in_a_row = scaler.state().total_bad_losses();
+        assert_eq!((bad_losses_in_a_row, scaler.loss_scale()), (2, 65536.0));
+    }
 }
 
 #[test]
@@ -93,10 +129,10 @@ fn an_overflow_skips_the_step_and_lowers_the_scale() {
         let before = model.layers[0].weight.val().into_data();
         let loss = loss(&model).mul_scalar(weight);
         let (grads, report) = backward(&scaler, loss, &model, Want::NONE).unwrap();
-        if !report.overflow() {
+        let events = scaler.update(&report).unwrap();
+        if !scaler.state().skip() {
             model = optimizer.step(0.1, model, grads);
         }
-        let events = scaler.update(&report).unwrap();
         let skipped = events.contains(Event::SKIPPED | Event::BACKED_OFF);
         assert_eq!((report.overflow(), skipped), (overflow, overflow));
         assert_eq!(model.layers[0].weight.val().into_data() == before, overflow);

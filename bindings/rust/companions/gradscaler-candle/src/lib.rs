@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 //! Loss scaling for candle: [`backward_step`] scales a loss, goes backward, unscales all gradients
-//! in one call, and skips the optimizer's step when one of them overflowed.
+//! in one call, and skips the optimizer's step when one of them overflowed or the loss was not finite.
 //!
 //! ```
 //! use candle_core::{DType, Device, Tensor, Var};
@@ -26,7 +26,7 @@
 
 use candle_core::backprop::GradStore;
 use candle_core::{
-    bail, CpuStorage, Device, Error, Layout, Result, Shape, Storage, StorageRef, Tensor, Var,
+    bail, CpuStorage, DType, Device, Error, Layout, Result, Shape, Storage, StorageRef, Tensor, Var,
 };
 use gradscaler::{Dtype, Event, Factor, Options, Report, Scaler, TensorMut};
 use gradscaler_half::{tensor, tensor_mut};
@@ -36,16 +36,18 @@ use half::{bf16, f16};
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Step {
-    /// The report on the gradients, also whether the step was skipped. `first_overflow` names the
-    /// variable by its index.
+    /// The report on the gradients and the loss. `last_tensor` is the index of the variable that is
+    /// nearest to the cause of an overflow; [`State::reason`](gradscaler::State::reason) takes the names
+    /// of the variables and makes a sentence.
     pub report: Report,
     /// The events of the scale's update.
     pub events: Event,
 }
 
-/// One training step: scales the loss, goes backward, unscales the gradients of `variables`, calls
-/// updates the scale, and calls `step` with them unless the update says to skip: they overflowed, or
-/// the policy guards and refuses their norm. What a guard clips is clipped.
+/// One training step: scales the loss, goes backward, unscales the gradients of `variables`, updates the
+/// scale, and calls `step` with them unless the update says to skip: they overflowed, the loss was not finite
+/// and the policy holds ([`BadLoss::HOLD`](gradscaler::BadLoss::HOLD)), or the policy guards and refuses
+/// their norm. What a guard clips is clipped.
 ///
 /// `loss` is a scalar, best in f32.
 ///
@@ -59,7 +61,9 @@ pub fn backward_step(
     step: impl FnOnce(&GradStore) -> Result<()>,
 ) -> Result<Step> {
     let mut grads = (loss * scaler.loss_scale())?.backward()?;
+    let loss: Vec<f64> = loss.to_dtype(DType::F64)?.flatten_all()?.to_vec1()?; // keeps Inf and NaN
     let options = Options::default().policy(scaler.policy());
+    let options = options.loss(gradscaler::Tensor::new(&loss));
     let report = unscale(&scaler.factor(), &mut grads, variables, options)?;
     let before = scaler.clone();
     let events = scaler.update(&report).map_err(Error::wrap)?;

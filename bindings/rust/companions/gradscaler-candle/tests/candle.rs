@@ -5,7 +5,7 @@
 use std::slice::from_ref;
 
 use candle_core::{DType, Device, Error, Result, Tensor, Var};
-use gradscaler::{Event, Factor, Scaler, Want};
+use gradscaler::{Event, Factor, Loss, Scaler, Want};
 use gradscaler_candle::{backward_step, unscale};
 
 const CPU: &Device = &Device::Cpu;
@@ -57,7 +57,10 @@ fn gradients_that_are_views_and_variables_without_gradient() -> Result<()> {
     let unscaled = values(grads.get(&used).unwrap())?;
     assert_eq!(unscaled, [1.0, 3.0, 5.0, 2.0, 4.0, f64::INFINITY]);
     assert!(grads.get(&unused).is_none());
-    assert_eq!(report.first_overflow(), Some((1, 5)));
+    assert_eq!(
+        (report.first_overflow(), report.last_tensor()),
+        (Some((1, 5)), Some(1))
+    );
     Ok(())
 }
 
@@ -77,6 +80,37 @@ fn an_overflow_skips_the_step_and_lowers_the_scale() -> Result<()> {
         assert_eq!((step.report.overflow(), skipped), (overflow, overflow));
     }
     assert_eq!((calls, scaler.loss_scale()), (2, 32768.0));
+    Ok(())
+}
+
+#[test]
+fn a_bad_loss_skips_the_step_and_leaves_the_scale() -> Result<()> {
+    let variable = Var::new(&[1f32, 2.0], CPU)?;
+    for (name, held) in [("recommended", true), ("torch", false)] {
+        let mut scaler = preset(name)?;
+        for dtype in [DType::F32, DType::BF16] {
+            let bad = (loss(from_ref(&variable))? + f64::NAN)?.to_dtype(dtype)?;
+            let mut calls = 0;
+            let step = backward_step(&mut scaler, &bad, from_ref(&variable), |_| {
+                calls += 1;
+                Ok(())
+            })?;
+            assert_eq!(
+                (step.report.loss(), step.report.overflow()),
+                (Loss::NOT_FINITE, false)
+            );
+            let events = (step.events.contains(Event::BAD_LOSS), calls);
+            assert_eq!(events, (held, i32::from(!held)));
+        }
+        let bad_losses_in_a_row = scaler.state().total_bad_losses();
+        assert_eq!((bad_losses_in_a_row, scaler.loss_scale()), (2, 65536.0));
+        let finite = loss(from_ref(&variable))?;
+        let step = backward_step(&mut scaler, &finite, from_ref(&variable), |_| Ok(()))?;
+        assert_eq!(
+            (step.report.loss(), step.events),
+            (Loss::FINITE, Event::NONE)
+        );
+    }
     Ok(())
 }
 

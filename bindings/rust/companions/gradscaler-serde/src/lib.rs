@@ -137,9 +137,8 @@ pub mod policy {
 
 /// A whole scaler, to go on with: `#[serde(with = "gradscaler_serde::scaler")]`.
 ///
-/// It is what [`Scaler::save`](gradscaler::Scaler::save) writes, which every language and later
-/// version reads and which has a checksum: as bytes, in formats for people as their hexadecimal
-/// digits.
+/// It is what [`Scaler::save`](gradscaler::Scaler::save) writes, which every language reads, from 1.0 on every
+/// later version, and which has a checksum: as bytes, in formats for people as their hexadecimal digits.
 pub mod scaler {
     use std::fmt;
 

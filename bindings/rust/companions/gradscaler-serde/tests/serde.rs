@@ -69,6 +69,40 @@ fn a_scaler_goes_on_where_it_was() {
     assert_eq!(bytes.len(), scaler.save().unwrap().len() + 8);
 }
 
+/// What `"recommended"` was in 0.9.
+const RULES_OF_0_9: &str = r#"{"arithmetic":"F64_TO_F32","init_scale":65536.0,"growth_factor":2.0,
+    "backoff_factor":0.5,"growth_interval":2000,"growth_rule":"REACHED","growth_extra_steps":0,
+    "max_scale":16777216.0,"min_scale":0.00006103515625,"ceiling_rule":"CLAMP_UNLESS_PAST",
+    "floor_rule":"CLAMP_UNLESS_PAST","overflow_test":"ELEMENT","hysteresis":0,
+    "overflow_reset":"ON_GROWTH | ON_BACKOFF","apply_delay":0,"overflow_tolerance":0.0,
+    "max_failed_backoffs":10,"quirks":"NONE","target_amax":0.0,"log2_decay":0.0,"log2_slow_decay":0.0,
+    "log2_margin_sigmas":0.0,"overflow_sample_log2":0.0,"guard_norm":0.0,"guard_ratio":0.0,
+    "guard_sigmas":0.0,"guard_decay":0.0,"guard_init_mean":0.0,"guard_warmup":0,"guard_max_in_a_row":0,
+    "guard_sample":"AS_IS","guard_flags":"NONE"}"#;
+
+#[test]
+fn what_0_9_saved_is_refused() {
+    let sentence = concat!(
+        "cannot be read by this version (",
+        env!("CARGO_PKG_VERSION"),
+        "): 0.9 or an earlier candidate saved this; start anew, and set the old scale"
+    );
+    let error = read(RULES_OF_0_9).unwrap_err();
+    assert!(error.contains(sentence), "{error}");
+
+    let digits = include_str!("../../../gradscaler/tests/saved_by_0_9/scaler.hex");
+    let digits: String = digits.lines().collect();
+    let error = serde_json::from_str::<Whole>(&format!("\"{digits}\"")).unwrap_err();
+    assert!(error.to_string().contains(sentence), "{error}");
+
+    let pairs = (0..digits.len()).step_by(2).map(|at| &digits[at..at + 2]);
+    let bytes = pairs.map(|pair| u8::from_str_radix(pair, 16).unwrap());
+    let mut saved = (digits.len() as u64 / 2).to_le_bytes().to_vec(); // as bincode begins
+    saved.extend(bytes);
+    let error = bincode::deserialize::<Whole>(&saved).unwrap_err();
+    assert!(error.to_string().contains(sentence), "{error}");
+}
+
 #[test]
 fn a_damaged_scaler_is_refused() {
     let whole = Whole(Scaler::preset("torch").unwrap());

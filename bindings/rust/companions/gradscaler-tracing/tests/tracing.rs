@@ -5,7 +5,9 @@
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex};
 
-use gradscaler::{Policy, Report, Scaler, Status, TensorMut, Value, Want};
+use gradscaler::{
+    metric_names, Options, Policy, Report, Scaler, Status, Tensor, TensorMut, Value, Want,
+};
 use gradscaler_tracing::log_step;
 use tracing::field::Field;
 use tracing::{span, subscriber, Event, Level, Metadata, Subscriber};
@@ -60,13 +62,16 @@ fn field((name, value): (String, Value)) -> String {
 
 /// Steps by gradients of these norms, and returns the metrics of each.
 fn steps(scaler: &mut Scaler, norms: &[f32]) -> Vec<Vec<String>> {
-    let mut metrics = Vec::new();
+    let (mut metrics, mut reports) = (Vec::new(), Vec::new());
     for norm in norms {
-        let mut grad = [norm * scaler.loss_scale() as f32, 0.0];
+        let (mut grad, loss) = ([norm * scaler.loss_scale() as f32, 0.0], [0.5f32]);
         let grads = &mut [TensorMut::new(&mut grad)];
-        let report = scaler.unscale(grads, Want::ALL).unwrap();
+        let options = Options::new(Want::ALL).per_tensor(&mut reports);
+        let report = scaler
+            .unscale(grads, options.loss(Tensor::new(&loss)))
+            .unwrap();
         scaler.update(&report).unwrap();
-        log_step(scaler, &report).unwrap();
+        log_step(scaler, &report, &reports, &["weight"]).unwrap();
         let of_step = scaler.metrics(Some(&report)).unwrap();
         metrics.push(of_step.map(field).collect());
     }
@@ -85,14 +90,18 @@ fn a_good_step_is_for_debugging_and_a_skipped_one_a_warning() {
         metrics = steps(&mut guard(), &[2.0, f32::INFINITY, 200.0]);
     });
     let outlier = "skipped: the norm, 200, is above 100, 1 in a row";
-    let texts = ["step", "skipped: overflow", outlier];
+    let texts = ["step", "skipped: 1 Inf in \"weight\"", outlier];
     let levels = [Level::DEBUG, Level::WARN, Level::WARN];
     assert_eq!(events.len(), 3);
     for (n, (level, fields)) in events.iter().enumerate() {
         assert_eq!(level, &levels[n]);
-        let message = vec![format!("message={}", texts[n])];
-        assert_eq!(fields, &[message, metrics[n].clone()].concat());
+        let message = format!("message={}", texts[n]);
+        assert!(fields[0].starts_with(&message), "{}", fields[0]);
+        assert_eq!(fields[1..], metrics[n]);
     }
+    // In the last step every metric that the library names is known.
+    let names = metrics[2].iter().map(|it| it.split('=').next().unwrap());
+    assert!(names.eq(metric_names()), "{:?}", metrics[2]);
     let known = ["norm=2.0", "total_overflows=1", "skip=true"];
     assert!(known
         .iter()
@@ -106,12 +115,12 @@ fn only_what_the_subscriber_wants_is_computed() {
     let events = logged(Level::WARN, || {
         let mut scaler = guard();
         steps(&mut scaler, &[2.0, f32::INFINITY, 2.0]);
-        assert_eq!(log_step(&scaler, &empty), Ok(()));
+        assert_eq!(log_step(&scaler, &empty, &[], &[]), Ok(()));
     });
     assert_eq!(events.len(), 1);
-    assert_eq!(log_step(&guard(), &empty), Ok(()));
+    assert_eq!(log_step(&guard(), &empty, &[], &[]), Ok(()));
     logged(Level::DEBUG, || {
-        let error = log_step(&guard(), &empty).unwrap_err();
+        let error = log_step(&guard(), &empty, &[], &[]).unwrap_err();
         assert_eq!(error.status(), Status::REPORT);
     });
 }
