@@ -411,8 +411,11 @@ defmodule GradScalerTest do
         assert {merged.loss, GradScaler.skip?(merged)} == {expected, expected == :not_finite}
         assert merged.has_flag == (List.last(reports).kind == :flag)
         assert Report.decode(Report.encode(merged)) == %{merged | paths: nil, last_paths: nil}
-        refute GradScaler.skip?(GradScaler.merge(reports, kind, GradScaler.new("torch")))
       end
+
+      torch = GradScaler.new("torch")
+      {bad, _scaler} = with_loss(:nan, torch)
+      refute GradScaler.skip?(GradScaler.merge([good, bad], :shards, torch))
     end
   end
 

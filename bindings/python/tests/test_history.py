@@ -11,7 +11,7 @@ import pytest
 from support import run_python
 
 import gradscaler
-from gradscaler import Metric, NoteKind, Report, ReportKind, Scaler, Want
+from gradscaler import Loss, Metric, NoteKind, Report, ReportKind, Scaler, Want
 from gradscaler._history import COLUMNS, read
 from gradscaler._plot import sketch
 
@@ -187,11 +187,13 @@ def test_a_diagnosis_names_the_array_and_says_what_to_do():
 
 
 NAN = Report(kind=ReportKind.TENSORS, measured=Want.NORM, elements=1, nan_count=1, overflow=True)
+HELD = Report(kind=ReportKind.TENSORS, elements=1, nan_count=1, overflow=True, loss=Loss.NOT_FINITE)
 SMALL = Scaler("torch").measure([array("f", [2.0**-149] + [1.0] * 49)], want=Want.UNDERFLOW)
 RUNS = [
     ("torch", ([False] * 9 + [True]) * 10, 0, {NoteKind.OVERFLOWS_OFTEN: 0.1}),
     ("torch", [SMALL] * 20, 0, {NoteKind.UNDERFLOWS: 0.02}),
     ("recommended", [NAN] * 60, 100, {NoteKind.NOT_FINITE: 1.0, NoteKind.NEVER_GROWS: 100}),
+    ("recommended", [False] * 5 + [HELD], 0, {}),  # its metrics have NaN and no overflow
 ]
 
 

@@ -77,9 +77,9 @@ def test_a_bad_loss_holds_the_scale_until_ten_in_a_row_stop(preset):
     assert (state.bad_losses_in_a_row, scaler.total_bad_losses, scaler.reason) == (0, 10, "")
 
 
-def test_an_unknown_loss_keeps_the_count_and_is_judged_by_the_gradients():
+def test_an_unknown_loss_is_judged_by_the_gradients_and_a_step_that_is_taken_ends_the_row():
     scaler = Scaler("recommended")
-    for overflow, loss, count in (0, math.nan, 1), (0, None, 1), (1, None, 1), (0, math.inf, 2), (1, 1.0, 0):
+    for overflow, loss, count in (0, math.nan, 1), (1, None, 1), (0, math.inf, 2), (0, None, 0), (1, 1.0, 0):
         report = scaler.measure([np.full(1, math.nan if overflow else 1, F32)], loss=loss)
         scaler.update(report)
         assert scaler.state.bad_losses_in_a_row == count

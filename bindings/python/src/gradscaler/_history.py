@@ -220,7 +220,7 @@ def diagnose(path: str | os.PathLike, planned_steps: int = 0) -> list[Note]:
     bounds = [bound for bound in columns["guard_threshold"] if not math.isnan(bound)]
     if bounds:
         state.guard_threshold = bounds[-1]
-        state.guard_in_a_row = _length_at_end(map(guard_skipped, columns["skip"], bad, bad_losses_in_a_row(columns)))
+        state.guard_in_a_row = _length_at_end(map(guard_skipped, columns["skip"], bad, known_bad_losses(columns)))
     shares = [share for share in columns["zero_share"] if not math.isnan(share)]
     report = Report(
         kind=ReportKind.TENSORS,
@@ -228,14 +228,14 @@ def diagnose(path: str | os.PathLike, planned_steps: int = 0) -> list[Note]:
         nan_count=_count(last["nan_count"]),
         inf_count=_count(last["inf_count"]),
     )
-    report.overflow = bool(last["overflow"])
+    report.overflow = bool(last["overflow"]) or report.nan_count + report.inf_count > 0  # 0 of a held bad loss
     if shares:
         report.measured = Want.UNDERFLOW
         _structs.Report.underflows_to_zero.__set__(report, round(1e6 * sum(shares) / len(shares)))
     return diagnosed(policy, state, report, count, planned_steps)
 
 
-def bad_losses_in_a_row(columns: Mapping[str, Sequence[float]]) -> list[bool]:
+def known_bad_losses(columns: Mapping[str, Sequence[float]]) -> list[bool]:
     """Returns for each step whether the loss is known as bad; earlier versions wrote no such column."""
     return [cell == 1 for cell in columns.get("bad_loss", [0] * len(columns["step"]))]
 

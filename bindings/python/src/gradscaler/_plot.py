@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ._arguments import _power
-from ._history import bad_losses_in_a_row, guard_skipped, read
+from ._history import guard_skipped, known_bad_losses, read
 from ._report import BINS, Report
 
 BLOCKS = " ▁▂▃▄▅▆▇█"
@@ -76,12 +76,12 @@ def _overflows(columns: Mapping[str, Sequence[float]]) -> list[int]:
 
 def _skips(columns: Mapping[str, Sequence[float]]) -> list[int]:
     """Returns the steps that the guard skipped."""
-    skipped = map(guard_skipped, columns["skip"], columns["overflow"], bad_losses_in_a_row(columns))
+    skipped = map(guard_skipped, columns["skip"], columns["overflow"], known_bad_losses(columns))
     return [i for i, by_guard in enumerate(skipped) if by_guard]
 
 
 def _bad_losses(columns: Mapping[str, Sequence[float]]) -> list[int]:
-    return [i for i, bad in enumerate(bad_losses_in_a_row(columns)) if bad]
+    return [i for i, bad in enumerate(known_bad_losses(columns)) if bad]
 
 
 def _growths(columns: Mapping[str, Sequence[float]]) -> list[int]:

@@ -56,8 +56,8 @@ fn a_bad_loss_holds_the_scale_and_skips_the_step() -> Result<()> {
             assert!(metrics.contains(&(name.into(), value)), "{metrics:?}");
         }
     }
-    // An unknown loss keeps the count, a finite one ends it.
-    scaler.update(&Report::of(false))?;
+    // An overflow of an unknown loss keeps the count, a step that is taken ends it.
+    scaler.update(&Report::of(true))?;
     assert_eq!(scaler.state().counts().bad_losses_in_a_row, 2);
     assert_eq!(step(&mut scaler, 1.0, 0.5)?.1, Event::NONE);
     assert_eq!(scaler.state().counts().bad_losses_in_a_row, 0);
