@@ -7,7 +7,7 @@
 #include "internal.h"
 #include "step.h"
 
-/* What the caller knows of the tensors of the list. Each part can be NULL. */
+/* The evidence of the caller about the tensors of the list. Each part can be NULL. */
 struct tensors {
     const gsc_report *report, *each;
     const char *const *names;

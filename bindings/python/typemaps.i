@@ -92,7 +92,7 @@
 %typemap(freearg) (type *items, uint64_t count) "gsc_py_structs_release(&array$argnum);"
 %enddef
 
-/* A list whose count another list sets. */
+/* A list with a count that another list sets. */
 %define GSC_STRUCTS_BESIDE(type, items)
 %typemap(in) const type *items (gsc_py_array array = {.copy = NULL}) {
   if (!gsc_py_structs($input, &array, sizeof(type), false, "$1_name")) SWIG_fail;

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What gradscaler 0.9.0 saved, which no later version reads.
+"""Data that gradscaler 0.9.0 saved, which no later version reads.
 
 The scaler is support.used_scaler(); the report has an Inf; the predictive scaler made 30,000 steps. A dict is JSON.
 """

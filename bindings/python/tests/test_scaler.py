@@ -396,7 +396,7 @@ def test_a_policy_is_what_it_says_and_one_of_bytes_says_all_that_is_not_0():
 
 
 def with_bad(*bad, count=5):
-    """Returns gradients by name, NaN in those of these numbers."""
+    """Returns gradients by name, NaN in the layers with these numbers."""
     return {f"layer{i}": np.full(2, np.nan if i in bad else 1, F32) for i in range(count)}
 
 

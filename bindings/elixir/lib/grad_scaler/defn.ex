@@ -293,7 +293,7 @@ defmodule GradScaler.Defn do
     end
   end
 
-  # What a version before 0.10 saved has its own error, if its bytes are there while the program is made.
+  # A state of a version before 0.10 has its own error, if its bytes are there while the program is made.
   defp refuse_without(name, state) do
     if is_map_key(state, :bytes) and not Leaf.traced?(state.bytes),
       do: State.decode(Nx.to_binary(state.bytes))

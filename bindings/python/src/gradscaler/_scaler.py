@@ -309,7 +309,7 @@ class Scaler:
 
         out: arrays of the same shapes (by the same names) in other memory, of any dtypes, best float32; complex arrays
             for complex gradients. `Arrays` have their own `out`
-        want, histogram, per_tensor, factor, loss: as in `unscale`; the loss is that of this micro-batch
+        want, histogram, per_tensor, factor, loss: as in `unscale`; the loss is of this micro-batch
 
         If `report.overflow` is True or `report.loss` is Loss.NOT_FINITE, nothing was added. The report is of these
         gradients divided by the scale, in the dtypes of `out`. Pass the reports of all micro-batches to `update`. If

@@ -218,7 +218,7 @@ fn a_reason_names_the_tensor_that_is_nearest_to_the_cause() -> Result<()> {
         assert!(says(&text, &["2 NaN and 1 Inf", word]), "{text}");
     }
     assert_eq!(said(None, none, &names)?, "skipped: overflow");
-    // Of ranks.
+    // Merged over ranks.
     let ranks = [Report::of(false), report, Report::of(false)];
     let stamped = ranks
         .iter()

@@ -69,7 +69,7 @@ fn a_scaler_goes_on_where_it_was() {
     assert_eq!(bytes.len(), scaler.save().unwrap().len() + 8);
 }
 
-/// What `"recommended"` was in 0.9.
+/// The preset `"recommended"` of 0.9.
 const RULES_OF_0_9: &str = r#"{"arithmetic":"F64_TO_F32","init_scale":65536.0,"growth_factor":2.0,
     "backoff_factor":0.5,"growth_interval":2000,"growth_rule":"REACHED","growth_extra_steps":0,
     "max_scale":16777216.0,"min_scale":0.00006103515625,"ceiling_rule":"CLAMP_UNLESS_PAST",
