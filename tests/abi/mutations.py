@@ -251,7 +251,7 @@ POLICY_FIELDS = [
     f'{{ name = "shape", type = "uint8_t", takes = "shape", {SINCE}, doc = "What shape it has." }}',
     f'{{ name = "reserved_u8", type = "uint8_t", array = 5, {SINCE}, doc = "0" }}',
 ]
-OPTIONS_END = 'that is no output of the call" },\n]\n\n[[item]]\nsection = "Calls on tensors"\n'
+OPTIONS_END = '" },\n]\n\n[[item]]\nsection = "Calls on tensors"\n'
 OPTIONS_FIELDS = [
     *fields_of_each_type(f", {SINCE}"),
     f'{{ name = "reserved_u8", type = "uint8_t", array = 6, {SINCE}, doc = "0" }}',
