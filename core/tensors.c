@@ -144,8 +144,8 @@ static gsc_status list_check(gsc_job *job, gsc_error *err)
 
 /* ---- options ---- */
 
-/* Checks the loss: real numbers. */
-static gsc_status loss_check(const gsc_tensor *loss, int argument, gsc_error *err)
+/* Checks the loss: real numbers. Not inlined: its error would stay on the stack of the call. */
+static GSC_NOINLINE gsc_status loss_check(const gsc_tensor *loss, int argument, gsc_error *err)
 {
     gsc_error why;
     if (!tensor_is_valid(loss)) {

@@ -43,7 +43,7 @@ def test_a_nan_of_a_late_rank_makes_all_skip_the_step_and_name_the_rank_which_na
     assert set(statuses) == {0} and seconds >= late
     skipped = f"^{BAD_STEP} skipped .*rank.{BAD_RANK}"
     assert others_say(lines, skipped), lines
-    assert any(re.search(f"{skipped}.*weight", line) for line in lines[BAD_RANK]), lines
+    assert any(re.search(skipped, line) and "weight" in line for line in lines[BAD_RANK]), lines
 
 
 def test_a_bad_loss_of_one_rank_makes_all_skip_the_step_and_keep_the_scale(engine, tmp_path):
