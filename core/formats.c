@@ -1323,13 +1323,12 @@ static gsc_status read_state(reading *r, gsc_notes *notes, gsc_error *err)
 
 static gsc_status read_all(reading *r, gsc_notes *notes, gsc_error *err)
 {
-    const bool is_ours = r->format->rows == ours;
-    int64_t old = is_ours ? find_entry(r, "log2_mean", 0) : -1; /* of a state */
-    if (is_ours && old < 0)
-        old = find_entry(r, "target_amax", 0); /* of a policy */
-    if (old >= 0)
-        return gsc_fail(err, GSC_ERROR_VERSION, ENTRIES, old, "entries.key",
-                        GSC_SAVED_BY_CANDIDATE);
+    for (int i = 0; i < 2 && r->format->rows == ours; i++) { /* keys that 0.9 wrote */
+        const int64_t old = find_entry(r, i == 0 ? "log2_mean" : "target_amax", 0);
+        if (old >= 0)
+            return gsc_fail(err, GSC_ERROR_VERSION, ENTRIES, old, "entries.key",
+                            GSC_SAVED_BY_CANDIDATE);
+    }
     GSC_TRY(read_rows(r, r->format->rows, err));
     if (r->where == SET) {
         GSC_TRY(read_rows(r, common, err));

@@ -128,8 +128,7 @@ static bool find_failure(const struct run *run, gsc_notes *notes)
     return true;
 }
 
-/* Returns the last tensor that is not finite, the nearest to the cause, or -1 if it is not known.
- */
+/* Returns the last tensor that is not finite, the nearest to the cause, or -1 if unknown. */
 static int64_t last_bad_tensor(const struct run *run)
 {
     for (uint64_t i = run->n; i-- > 0;)

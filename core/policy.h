@@ -316,8 +316,7 @@ GSC_FUNCTION void gsc_guard_judge(const gsc_policy *p, gsc_state *s, double x)
         gsc_guard_add_sample(p, s, p->guard_sample == GSC_SAMPLE_AS_IS ? x : target);
 }
 
-/* Returns 1 if the loss was not finite before it was scaled, and the policy then keeps the scale.
- */
+/* Returns 1 if the policy keeps the scale because the loss was not finite before scaling. */
 GSC_FUNCTION int gsc_holds(const gsc_policy *p, uint32_t loss)
 {
     return p->bad_loss_rule == GSC_BAD_LOSS_HOLD && loss == GSC_LOSS_NOT_FINITE;

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Explains the decision of the last update: the parts as data, and one sentence for all languages.
- */
+/* Explains the decision of the last update: as data, and as one sentence for all languages. */
 #include <stdarg.h>
 #include <stdio.h>
 

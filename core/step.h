@@ -447,8 +447,7 @@ GSC_FUNCTION gsc_status gsc_merged(const gsc_report *reports, uint64_t n, uint32
 #define GSC_COUNT_IS_SANE(count) ((count) >= 0 && (count) < INT64_MAX / 4)
 #define GSC_COUNT_MOST           0x1p61
 
-/* Returns 1 for a state of a candidate before 0.10, which had two weights up to 1.0 in this place.
- */
+/* Returns 1 for a state of a candidate before 0.10, which had two weights up to 1.0 here. */
 GSC_FUNCTION int gsc_is_of_candidate(const gsc_state *s)
 {
     return s->failed_backoffs >= INT64_MAX / 4 && s->bad_losses_in_a_row >= INT64_MAX / 4;

@@ -359,8 +359,7 @@ static bool run_pass(const gsc_pass *pass, const gsc_cpu *cpu, uint64_t bytes, b
     return true;
 }
 
-/* Checks all products, then adds them if neither one nor the loss is bad. Returns false if the pool
- * refuses. */
+/* Checks, then adds if all products and the loss are finite. Returns false if the pool refuses. */
 static bool check_and_add(const gsc_pass *pass, const gsc_cpu *cpu, uint64_t bytes, uint32_t loss,
                           gsc_report *found)
 {
@@ -432,7 +431,7 @@ gsc_status gsc_cpu_tensors(const gsc_exec *exec, const gsc_job *job, gsc_error *
                      .per_tensor = job->per_tensor,
                      .histogram = job->histogram ? histogram : NULL};
     gsc_clear(&result, sizeof result);
-    const uint32_t loss = judge_loss(job->loss); /* before it can be overwritten as an output */
+    const uint32_t loss = judge_loss(job->loss);
     if (!(job->operation == GSC_OPERATION_ADD ? check_and_add(&pass, cpu, job->bytes, loss, &result)
                                               : run_pass(&pass, cpu, job->bytes, true, &result)))
         return gsc_fail_otherwise(err, GSC_ERROR_MEMORY, 0, "exec.context",
