@@ -96,8 +96,9 @@ abi() { # recipes in C and C++, foreign clients, clients of older headers and of
   ctests release abi
 }
 
-contract() { # what changes of the manifest do: mistakes are refused, additions work in four languages; and clients of cffi and Zig
+contract() { # what changes of the manifest do: mistakes are refused, additions work in four languages; and clients of cffi, LuaJIT and Zig
   check cffi $python tests/abi/client_cffi.py include/gradscaler.cdef build/release/libgradscaler.so
+  check luajit luajit tests/abi/client.lua include/gradscaler.cdef build/release/libgradscaler.so
   mkdir -p build/zig
   (
     export ZIG_GLOBAL_CACHE_DIR=build/zig ZIG_LOCAL_CACHE_DIR=build/zig
@@ -106,6 +107,33 @@ contract() { # what changes of the manifest do: mistakes are refused, additions 
       -Lbuild/release -lgradscaler -rpath "$PWD/build/release"
   )
   check mutations $python tests/abi/mutations.py build/contract build/release/libgradscaler.so
+}
+
+sentences() { # the words of messages are no contract: all but the tests of words passes where they are nonsense
+  local build=$PWD/build/scrambled core=build/release/tests/core words='\b(message|why|rest|note)\b'
+  check no-reader bash -c "! git grep -nP 'strstr\(|$words(\(\))?\.(r?split\w*|replace|find|contains|removeprefix|strip_prefix|starts_?with)\(|\b(re|Regex|String)\.[a-z_?]+\(.*$words|$words =~' \
+    -- core ':!core/policy.c' bindings/python/src 'bindings/python/*.[hi]' bindings/elixir/{lib,c_src} bindings/rust/gradscaler{,-sys}/src"
+  build release core_tests_scrambled
+  mkdir -p "$build"
+  cp build/library/libgradscaler.a "$build"
+  ar r "$build/libgradscaler.a" $core/CMakeFiles/core_tests_scrambled.dir/__/__/core/error.c.o
+  export GRADSCALER_SCRAMBLED=1 GRADSCALER_LIB_DIR=$build
+  local tag tags
+  for tag in errors formats guard loss metrics policy reason sentences state; do tags+=",[$tag]~[wording]~[arithmetic]"; done
+  check core $core/core_tests_scrambled "${tags#,}"
+  rm -rf "$build/python"
+  PATH=$PWD/build/venv/bin:$PATH $python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation \
+    --target "$build/python" ./bindings/python
+  (
+    export PYTHONPATH=$build/python
+    pytests bindings/python/tests -n 2 --ignore-glob '*/with_*' --ignore bindings/python/tests/test_pictures.py
+  )
+  (
+    cd bindings/elixir
+    MIX_ENV=test MIX_BUILD_PATH=$build/elixir mix_tests mix test --exclude wording
+  )
+  cd bindings/rust/gradscaler
+  CARGO_TARGET_DIR=$build/rust CARGO_NET_OFFLINE=true cargo_tests --tests -- --skip wording
 }
 
 cuda() { # CUDA without a GPU: a stand-in for the driver, the PTX on an emulated device, and assembled for real ones
@@ -152,6 +180,7 @@ sanitize() { # address and undefined behaviour; clang's looks closer
 thread() { # data races
   build thread core_tests
   check threads build/thread/tests/core/core_tests '[threads]'
+  check helgrind valgrind -q --tool=helgrind --error-exitcode=1 build/release/tests/abi/recipe_threads_c99
 }
 
 fuzz() { # half a minute of inputs that look for trouble, with --long an hour

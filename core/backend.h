@@ -37,6 +37,7 @@ typedef struct gsc_job {
 /*
  * `exec` is complete and never NULL; exec->context can be NULL for the CPU only. If a value in the
  * backend's memory is wrong, the CPU writes *err, and a device writes the status to the result.
+ * With GSC_EXEC_WRITE_FAILURES the CPU does both.
  */
 typedef struct gsc_backend {
     /* Checks that `exec` can be used. Called before any other operation with it. */

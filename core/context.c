@@ -92,9 +92,9 @@ gsc_status gsc_exec_read(const gsc_exec *exec, const gsc_backend *otherwise, gsc
     if (!exec)
         return GSC_OK;
     GSC_TRY(gsc_struct_read(exec, full, GSC_EXEC_SIZE, 0, "exec", err));
-    if (full->reserved != 0)
-        return gsc_fail_number(err, GSC_ERROR_VALUE, 0, -1, "exec.reserved", full->reserved, 0, 0,
-                               "0");
+    if (full->flags & ~GSC_EXEC_WRITE_FAILURES)
+        return gsc_fail_bits(err, GSC_ERROR_VALUE, 0, "exec.flags", full->flags,
+                             GSC_EXEC_WRITE_FAILURES);
     if (full->context)
         *backend = full->context->backend;
     return (*backend)->check(full, err);
@@ -181,5 +181,5 @@ const char *gsc_cuda_log(void)
 
 int32_t gsc_has(gsc_feature feature)
 {
-    return feature == GSC_FEATURE_CUDA && has_cuda;
+    return feature == GSC_FEATURE_CUDA && has_cuda ? GSC_CUDA_VERSION : 0;
 }

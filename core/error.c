@@ -9,9 +9,12 @@
 #include "internal.h"
 #include "layout.h"
 
+/* The tool `what`, and build scripts that cannot run the library, find this mark in its file. */
+static const char what[] = "@(#)gradscaler " GSC_VERSION_STRING;
+
 const char *gsc_version_string(void)
 {
-    return GSC_VERSION_STRING;
+    return strchr(what, ' ') + 1;
 }
 
 uint32_t gsc_version(void)
@@ -48,6 +51,126 @@ const char *gsc_status_string(gsc_status status)
     return known ? strings[index] : "unknown status";
 }
 
+/* ---- sentences ---- */
+
+/* Returns the bytes of the character of UTF-8 at `text`, or 0 if there is none. */
+static size_t character_length(const char *text)
+{
+    const unsigned char *c = (const unsigned char *)text;
+    const size_t length = c[0] < 0x80                   ? 1
+                          : c[0] >= 0xc2 && c[0] < 0xe0 ? 2
+                          : c[0] >= 0xe0 && c[0] < 0xf0 ? 3
+                          : c[0] >= 0xf0 && c[0] < 0xf5 ? 4
+                                                        : 0;
+    for (size_t i = 1; i < length; i++)
+        if ((c[i] & 0xc0) != 0x80)
+            return 0;
+    const bool is_long_form = (c[0] == 0xe0 && c[1] < 0xa0) || (c[0] == 0xf0 && c[1] < 0x90);
+    const bool is_no_code = (c[0] == 0xed && c[1] > 0x9f) || (c[0] == 0xf4 && c[1] > 0x8f);
+    return is_long_form || is_no_code ? 0 : length;
+}
+
+#define CUT_MARK "..."
+
+/* Ends a text of `length` bytes in `size` bytes of memory: cuts it at a character. */
+static void end_text(char *text, size_t size, size_t length)
+{
+    if (length < size)
+        return;
+    length = size - sizeof CUT_MARK;
+    while (length > 0 && ((unsigned char)text[length] & 0xc0) == 0x80)
+        length--;
+    memcpy(text + length, CUT_MARK, sizeof CUT_MARK);
+}
+
+/* Returns true if the character breaks a line or controls a terminal. */
+static bool is_control(const char *text)
+{
+    const unsigned char *c = (const unsigned char *)text;
+    return c[0] < ' ' || c[0] == 0x7f || (c[0] == 0xc2 && c[1] < 0xa0) ||
+           (c[0] == 0xe2 && c[1] == 0x80 && (c[2] == 0xa8 || c[2] == 0xa9));
+}
+
+void gsc_quote(char *to, size_t size, const char *text)
+{
+    size_t length = 1;
+    *to = '"';
+    while (*text) {
+        const size_t bytes = character_length(text), taken = bytes ? bytes : 1;
+        const size_t after = text[taken] ? sizeof CUT_MARK : 1; /* room for a mark, and a quote */
+        if (length + taken + after >= size) {
+            memcpy(to + length, CUT_MARK, strlen(CUT_MARK));
+            length += strlen(CUT_MARK);
+            break;
+        }
+        if (!bytes || is_control(text)) {
+            to[length++] = bytes ? ' ' : '?';
+        } else {
+            memcpy(to + length, text, taken);
+            length += taken;
+        }
+        text += taken;
+    }
+    to[length] = '"';
+    to[length + 1] = '\0';
+}
+
+struct gsc_quoted gsc_quoted(const char *text)
+{
+    struct gsc_quoted made;
+    gsc_quote(made.text, sizeof made.text, text);
+    return made;
+}
+
+/* Writes a point for what the locale has between a number and its fraction. */
+static void write_point(char *digits)
+{
+    const size_t whole = strspn(digits, "-0123456789");
+    const size_t point = strcspn(digits + whole, "0123456789einf");
+    if (point == 0 || !digits[whole + point])
+        return;
+    digits[whole] = '.';
+    memmove(digits + whole + 1, digits + whole + point, strlen(digits + whole + point) + 1);
+}
+
+struct gsc_digits gsc_digits(int precision, double value)
+{
+    struct gsc_digits made;
+    int at_most = precision ? precision : 17;
+    for (precision = precision ? precision : 6; precision <= at_most;
+         precision += precision == 6 ? 9 : 1) {
+        (void)snprintf(made.text, sizeof made.text, "%.*g", precision, value);
+        if (strtod(made.text, NULL) == value)
+            break;
+    }
+    write_point(made.text);
+    return made;
+}
+
+size_t gsc_write(char *to, size_t size, const char *format, va_list arguments)
+{
+    const int length = vsnprintf(to, size, format, arguments);
+    end_text(to, size, (size_t)length);
+    char *c = to;
+    for (size_t bytes; *c; c += bytes ? bytes : 1)
+        if (!(bytes = character_length(c))) /* of the system, in the charset of its locale */
+            *c = '?';
+    return (size_t)(c - to);
+}
+
+void gsc_scramble(char *sentence)
+{
+#if defined(GSC_SCRAMBLE_SENTENCES)
+    for (char *c = sentence; *c; c++)
+        if (*c > ' ' && *c < 0x7f)
+            *c = (char)('!' + (*c - '!' + 31) % 94);
+#else
+    (void)sentence;
+#endif
+}
+
+/* ---- errors ---- */
+
 /* Sets all of *err except the message. The subject "tensors.count" is split into name and field. */
 static void begin(gsc_error *err, gsc_status status, int argument, int64_t index,
                   const char *subject)
@@ -62,16 +185,24 @@ static void begin(gsc_error *err, gsc_status status, int argument, int64_t index
     (void)snprintf(err->field, sizeof err->field, "%s", subject[stem] ? subject + stem + 1 : "");
 }
 
-/* As `begin`, and begins the message with the subject, such as "tensors[3].count ". */
+static void write_message(gsc_error *err, const char *format, va_list arguments)
+{
+    char *rest = err->message + err->subject_length;
+    (void)gsc_write(rest, sizeof err->message - err->subject_length, format, arguments);
+    gsc_scramble(rest);
+}
+
+/* As `begin`, and begins the message with the subject: "entries[3].value of "scale" ". */
 static void begin_with_subject(gsc_error *err, gsc_status status, int argument, int64_t index,
-                               const char *subject)
+                               const char *subject, const char *key)
 {
     begin(err, status, argument, index, subject);
     char entry[24] = "";
     if (index >= 0)
         (void)snprintf(entry, sizeof entry, "[%lld]", (long long)index);
-    const int length = snprintf(err->message, sizeof err->message, "%s%s%s%s ", err->name, entry,
-                                *err->field ? "." : "", err->field);
+    const int length = snprintf(err->message, sizeof err->message, "%s%s%s%s %s%s%s", err->name,
+                                entry, *err->field ? "." : "", err->field, key ? "of " : "",
+                                key ? GSC_QUOTED(key) : "", key ? " " : "");
     err->subject_length = (uint32_t)length;
 }
 
@@ -79,12 +210,33 @@ gsc_status gsc_fail(gsc_error *err, gsc_status status, int argument, int64_t ind
                     const char *subject, const char *format, ...)
 {
     if (err) {
-        begin_with_subject(err, status, argument, index, subject);
+        begin_with_subject(err, status, argument, index, subject, NULL);
         va_list arguments;
         va_start(arguments, format);
-        (void)vsnprintf(err->message + err->subject_length,
-                        sizeof err->message - err->subject_length, format, arguments);
+        write_message(err, format, arguments);
         va_end(arguments);
+    }
+    return status;
+}
+
+gsc_status gsc_fail_value(gsc_error *err, gsc_status status, int argument, int64_t index,
+                          const char *subject, const char *key, const char *shown,
+                          const char *format, ...)
+{
+    if (err) {
+        char must[256];
+        va_list arguments;
+        va_start(arguments, format);
+        (void)gsc_write(must, sizeof must, format, arguments);
+        va_end(arguments);
+        begin_with_subject(err, status, argument, index, subject, key);
+        char *rest = err->message + err->subject_length;
+        const size_t room = sizeof err->message - err->subject_length;
+        const int before = snprintf(rest, room, "is %s: it must be ", shown);
+        const int length = snprintf(rest + before, room - (size_t)before, "%s", must);
+        end_text(rest, room, (size_t)before + (size_t)length);
+        err->requirement_start = err->subject_length + (uint32_t)before;
+        gsc_scramble(rest);
     }
     return status;
 }
@@ -100,33 +252,21 @@ gsc_status gsc_with_numbers(gsc_status status, gsc_error *err, double value, dou
     return status;
 }
 
-const char *gsc_digits(char digits[GSC_DIGITS], double value)
-{
-    for (int precision = 6; precision <= 17; precision += precision == 6 ? 9 : 1) {
-        (void)snprintf(digits, GSC_DIGITS, "%.*g", precision, value);
-        if (strtod(digits, NULL) == value)
-            break;
-    }
-    return digits;
-}
-
 gsc_status gsc_fail_number(gsc_error *err, gsc_status status, int argument, int64_t index,
                            const char *subject, double value, double low, double high,
                            const char *must)
 {
-    if (err) {
-        char digits[GSC_DIGITS];
-        (void)gsc_fail(err, status, argument, index, subject, "is %s: it must be %s",
-                       gsc_digits(digits, value), must);
-    }
+    (void)gsc_fail_value(err, status, argument, index, subject, NULL, GSC_EXACT(value), "%s", must);
     return gsc_with_numbers(status, err, value, low, high);
 }
 
 gsc_status gsc_fail_bits(gsc_error *err, gsc_status status, int argument, const char *subject,
                          uint32_t value, uint32_t all)
 {
-    char must[400] = "a union of the bits"; /* room for all 32 */
-    size_t length = strlen(must);
+    char must[400]; /* room for all 32 */
+    const bool is_one = (all & (all - 1)) == 0;
+    size_t length =
+        (size_t)snprintf(must, sizeof must, "%s", is_one ? "0 or" : "a union of the bits");
     for (uint32_t left = all; left; left &= left - 1) {
         const char *before = left == all ? " " : left & (left - 1) ? ", " : " and ";
         length += (size_t)snprintf(must + length, sizeof must - length, "%s%u", before,
@@ -142,7 +282,7 @@ gsc_status gsc_fail_otherwise(gsc_error *err, gsc_status status, int argument, c
         begin(err, status, argument, -1, subject);
         va_list arguments;
         va_start(arguments, format);
-        (void)vsnprintf(err->message, sizeof err->message, format, arguments);
+        write_message(err, format, arguments);
         va_end(arguments);
     }
     return status;
@@ -249,30 +389,56 @@ gsc_status gsc_struct_write(const void *full, uint32_t size, void *to, bool trun
     return GSC_OK;
 }
 
-/* ---- names and lists of the caller ---- */
+/* ---- notes ---- */
 
-const char *gsc_quoted(char quoted[GSC_QUOTED], const char *name)
+/* The order of the notes on a list of entries. */
+static const uint32_t kinds[] = {GSC_NOTE_UNUSABLE, GSC_NOTE_OUTSIDE_LIMITS, GSC_NOTE_CHANGED,
+                                 GSC_NOTE_LOST,     GSC_NOTE_FORMAT,         GSC_NOTE_IGNORED,
+                                 GSC_NOTE_MISSING};
+enum { KINDS = sizeof kinds / sizeof *kinds };
+_Static_assert(KINDS <= sizeof((gsc_notes *)0)->of_kind / sizeof(uint64_t), "room for all kinds");
+
+static int order_of(uint32_t kind)
 {
-    enum { MOST = GSC_QUOTED - 6 }; /* two quotes, three points and the end */
-    size_t length = strnlen(name, MOST + 1);
-    const bool cut = length > MOST;
-    if (cut)
-        length = MOST;
-    while (cut && length > 0 && ((unsigned char)name[length] & 0xc0) == 0x80)
-        length--; /* not inside a character of UTF-8 */
-    (void)snprintf(quoted, GSC_QUOTED, "\"%.*s%s\"", (int)length, name, cut ? "..." : "");
-    for (char *c = quoted; *c; c++)
-        if ((unsigned char)*c < ' ')
-            *c = ' '; /* a message is one line */
-    return quoted;
+    int order = 0;
+    while (order < KINDS - 1 && kinds[order] != kind)
+        order++;
+    return order;
+}
+
+void gsc_notes_sort(gsc_notes *notes, const gsc_notes *counted)
+{
+    uint64_t before = 0;
+    notes->is_sorted = true;
+    for (int order = 0; order < KINDS; order++) {
+        notes->of_kind[order] = before;
+        before += counted->of_kind[order];
+    }
+}
+
+/* Moves a value that GSC_NAME_OF marked to the left, without its marks. */
+static void find_value(gsc_note *note)
+{
+    char *start = strchr(note->message, GSC_VALUE_MARK);
+    char *end = start ? strchr(start + 1, GSC_VALUE_MARK) : NULL;
+    if (!end)
+        return;
+    note->value_start = (uint32_t)(start - note->message);
+    note->value_length = (uint32_t)(end - start - 1);
+    memmove(start, start + 1, note->value_length);
+    memmove(end - 1, end + 1, strlen(end + 1) + 1);
 }
 
 void gsc_note_add(gsc_notes *notes, uint32_t kind, int64_t entry, const char *field, double value,
                   const char *format, ...)
 {
-    if (notes->n++ >= notes->capacity)
+    uint64_t *of_kind = &notes->of_kind[order_of(kind)];
+    const uint64_t at = notes->is_sorted ? *of_kind : notes->n;
+    notes->n++;
+    ++*of_kind;
+    if (at >= notes->capacity)
         return;
-    gsc_note *note = &notes->at[notes->n - 1];
+    gsc_note *note = &notes->at[at];
     memset(note, 0, sizeof *note);
     note->kind = kind;
     note->entry = entry;
@@ -280,8 +446,32 @@ void gsc_note_add(gsc_notes *notes, uint32_t kind, int64_t entry, const char *fi
     (void)snprintf(note->field, sizeof note->field, "%s", field);
     va_list arguments;
     va_start(arguments, format);
-    (void)vsnprintf(note->message, sizeof note->message, format, arguments);
+    (void)gsc_write(note->message, sizeof note->message, format, arguments);
     va_end(arguments);
+    find_value(note);
+    gsc_scramble(note->message);
+}
+
+static const struct {
+    const char *field;
+    uint32_t value;
+    bool is_bit;
+    const char *name;
+} value_names[] = {GSC_VALUE_NAMES};
+
+struct gsc_name gsc_name_of(const char *field, double value)
+{
+    struct gsc_name made = {""};
+    size_t length = 0;
+    for (size_t i = 0; i < sizeof value_names / sizeof *value_names; i++)
+        if (strcmp(value_names[i].field, field) == 0 && value >= 0 && value <= UINT32_MAX &&
+            (value_names[i].is_bit ? ((uint32_t)value & value_names[i].value) != 0
+                                   : value == value_names[i].value))
+            length += (size_t)snprintf(made.text + length, sizeof made.text - length, "%s%s",
+                                       length ? "|" : "", value_names[i].name);
+    if (!length)
+        length = (size_t)snprintf(made.text, sizeof made.text, "%s", GSC_EXACT(value));
+    return made;
 }
 
 gsc_status gsc_notes_check(const gsc_notes *notes, int argument, gsc_error *err)

@@ -7,7 +7,7 @@ gsc_status gsc_factor_init(double scale, gsc_factor *out, gsc_error *err)
     gsc_begin(err);
     GSC_REQUIRE(out, 1);
     const gsc_factor factor = gsc_factor_of(scale, 0);
-    if (!gsc_positive((double)factor.scale_f32) || !gsc_positive((double)factor.inverse_f32))
+    if (!gsc_has_floats(&factor))
         return gsc_fail_number(err, GSC_ERROR_VALUE, 0, -1, "scale", scale, 0, NAN,
                                "above 0 and finite as a float, as its inverse");
     *out = factor;

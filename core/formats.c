@@ -529,26 +529,15 @@ static gsc_status find_format(const char *name, const struct format **format, gs
             return GSC_OK;
         }
     const char *meant = gsc_nearest(name, nth_format, NULL);
-    return gsc_fail(err, GSC_ERROR_FORMAT, 0, -1, "format", "is \"%.40s\", which is none%s%s%s",
-                    name, meant ? ": did you mean \"" : "", meant ? meant : "", meant ? "\"?" : "");
+    return gsc_fail(err, GSC_ERROR_FORMAT, 0, -1, "format", "is %s, which is none%s%s%s",
+                    GSC_QUOTED(name), meant ? ": did you mean \"" : "", meant ? meant : "",
+                    meant ? "\"?" : "");
 }
 
 static bool saves(const struct format *f)
 {
     return f->rows->where & SAVED;
 }
-
-/* A number as text for messages. */
-struct digits {
-    char text[GSC_DIGITS];
-};
-static struct digits digits_of(double x)
-{
-    struct digits made;
-    (void)gsc_digits(made.text, x);
-    return made;
-}
-#define DIGITS(x) (digits_of(x).text)
 
 /* ---- fields ---- */
 
@@ -678,11 +667,13 @@ static bool same_key(const struct format *f, const char *key, const char *text)
     return !*text || (text[0] == '_' && text[1] && !text[1 + strspn(text + 1, "0123456789")]);
 }
 
+enum { KEY_SIZE = sizeof((gsc_entry *)0)->key };
+
 typedef struct reading {
     const struct format *format;
     const gsc_entry *entries;
     uint64_t n;
-    char prefix[sizeof((gsc_entry *)0)->key];
+    char prefix[KEY_SIZE];
     unsigned where;                /* SAVED or SET */
     struct scaler s;               /* the fields read so far */
     int64_t from[FIELDS];          /* the entry that a field came from, or -1 */
@@ -730,33 +721,30 @@ static bool is_number(const gsc_entry *e)
            e->kind == GSC_ENTRY_BOOLEAN;
 }
 
+/* Fails because of the value of an entry. `must` begins behind "it must be". */
 static gsc_status fail_at(const reading *r, int64_t entry, double low, double high,
                           const char *must, gsc_error *err)
 {
-    char digits[GSC_DIGITS];
     const gsc_entry *e = &r->entries[entry];
-    if (!is_number(e))
-        return gsc_fail(err, GSC_ERROR_VALUE, ENTRIES, entry, "entries.value",
-                        "of \"%.64s\" is %s%s%s: it must be %s", e->key,
-                        e->kind == GSC_ENTRY_TEXT ? "\"" : "",
-                        e->kind == GSC_ENTRY_TEXT ? e->text : "empty",
-                        e->kind == GSC_ENTRY_TEXT ? "\"" : "", must);
-    if (e->kind == GSC_ENTRY_INTEGER)
-        (void)snprintf(digits, sizeof digits, "%" PRId64, e->integer);
-    else
-        (void)gsc_digits(digits, e->value);
-    return gsc_with_numbers(gsc_fail(err, GSC_ERROR_VALUE, ENTRIES, entry, "entries.value",
-                                     "of \"%.64s\" is %s: it must be %s", e->key, digits, must),
-                            err, e->value, low, high);
+    char integer[32];
+    (void)snprintf(integer, sizeof integer, "%" PRId64, e->integer);
+    const gsc_status status =
+        gsc_fail_value(err, GSC_ERROR_VALUE, ENTRIES, entry, "entries.value", e->key,
+                       e->kind == GSC_ENTRY_TEXT      ? GSC_QUOTED(e->text)
+                       : e->kind == GSC_ENTRY_INTEGER ? integer
+                       : is_number(e)                 ? GSC_EXACT(e->value)
+                                                      : "empty",
+                       "%s", must);
+    return is_number(e) ? gsc_with_numbers(status, err, e->value, low, high) : status;
 }
 
 /* Turns an error about a field of the policy or the state into an error about its entry. */
 static gsc_status fail_for(const reading *r, const gsc_error *why, gsc_error *err)
 {
-    const char *must = strstr(why->message, "it must be ");
+    const char *must = why->requirement_start ? why->message + why->requirement_start : "possible";
     for (int f = 0; f < FIELDS; f++)
         if (r->from[f] >= 0 && strcmp(fields[f].name, why->field) == 0)
-            return fail_at(r, r->from[f], why->low, why->high, must ? must + 11 : "possible", err);
+            return fail_at(r, r->from[f], why->low, why->high, must, err);
     return gsc_fail(err, GSC_ERROR_VALUE, ENTRIES, -1, "entries", "make no scaler: %s",
                     why->message);
 }
@@ -807,7 +795,7 @@ static gsc_status set(reading *r, enum field f, double x, int64_t entry, gsc_err
         (void)snprintf(must, sizeof must, "a whole number from 0 to %s",
                        most_of(f) == (double)MOST_U64 ? "2^64 - 2^11"
                        : most_of(f) == GSC_COUNT_MOST ? "2^61"
-                                                      : DIGITS(most_of(f)));
+                                                      : GSC_EXACT(most_of(f)));
     if (!holds(f, x))
         return fail_at(r, entry, fields[f].type == F64 ? NAN : 0,
                        fields[f].type == F64 ? NAN : most_of(f), must, err);
@@ -984,7 +972,7 @@ static gsc_status read_rows(reading *r, const row *rows, gsc_error *err)
             continue;
         if (find_entry(r, row->key, (uint64_t)entry + 1) >= 0)
             return gsc_fail(err, GSC_ERROR_FORMAT, ENTRIES, entry, "entries.key",
-                            "is \"%.64s\", which is there twice", r->entries[entry].key);
+                            "is %s, which is there twice", GSC_QUOTED(r->entries[entry].key));
         GSC_TRY(convert(r, row, entry, err));
     }
     return GSC_OK;
@@ -1046,16 +1034,18 @@ static void note_ignored(const reading *r, gsc_notes *notes)
             continue;
         if (strpbrk(rest, "./")) {
             const size_t length = r->where == SET ? settings_prefix_length(r, rest) : 0;
+            char prefix[KEY_SIZE] = "";
+            memcpy(prefix, e->key, length ? (size_t)(rest - e->key) + length : 0);
             if (length)
                 gsc_note_add(notes, GSC_NOTE_IGNORED, (int64_t)i, "", e->value,
-                             "\"%.64s\" is left out: it is read with the prefix \"%.*s\"", e->key,
-                             (int)((size_t)(rest - e->key) + length), e->key);
+                             "%s is left out: it is read with the prefix %s", GSC_QUOTED(e->key),
+                             GSC_QUOTED(prefix));
             continue;
         }
         if (r->where == SET)
             meant = gsc_nearest(rest, nth_unused, unused);
         gsc_note_add(notes, GSC_NOTE_IGNORED, (int64_t)i, "", e->value,
-                     "\"%.64s\" means nothing in the format %s: it is left out%s%s%s", e->key,
+                     "%s means nothing in the format %s: it is left out%s%s%s", GSC_QUOTED(e->key),
                      r->format->name, meant ? "; did you mean \"" : "", meant ? meant : "",
                      meant ? "\"?" : "");
     }
@@ -1070,7 +1060,8 @@ static void note_unset(const reading *r, gsc_notes *notes)
         const gsc_entry *e = &r->entries[r->unset[f]];
         const double x = get(&r->s, (enum field)f);
         gsc_note_add(notes, GSC_NOTE_MISSING, r->unset[f], fields[f].name, x,
-                     "\"%.64s\" is empty: %s stays %s%s", e->key, fields[f].name, DIGITS(x),
+                     "%s is empty: %s stays " GSC_VALUE "%s", GSC_QUOTED(e->key), fields[f].name,
+                     GSC_NAME_OF(fields[f].name, x),
                      row_of(r, key_after_prefix(r, e))->as == DERIVED
                          ? ", where fairseq takes 2^14 / data-parallel size / update_freq: set it"
                          : ", as in the policy");
@@ -1088,9 +1079,9 @@ static void note_misread_exponents(const reading *r, gsc_notes *notes)
         for (size_t i = 0; i < sizeof meant / sizeof meant[0]; i++)
             if (r->from[f] >= 0 && r->entries[r->from[f]].value == meant[i].written)
                 gsc_note_add(notes, GSC_NOTE_CHANGED, r->from[f], fields[f].name, get(&r->s, f),
-                             "\"%.64s\" is %s: if 2^%d is meant, write %s",
-                             r->entries[r->from[f]].key, DIGITS(meant[i].written),
-                             meant[i].exponent, DIGITS(ldexp(1, meant[i].exponent)));
+                             "%s is %s: if 2^%d is meant, write %s",
+                             GSC_QUOTED(r->entries[r->from[f]].key), GSC_EXACT(meant[i].written),
+                             meant[i].exponent, GSC_EXACT(ldexp(1, meant[i].exponent)));
 }
 
 /* Returns the policy with a scale that never moves. It keeps only the guard's rules, which are its
@@ -1126,11 +1117,13 @@ static void note_adapted(const reading *r, gsc_notes *notes)
     if (r->lowered)
         gsc_note_add(notes, GSC_NOTE_CHANGED, r->from[init_scale], "init_scale", first,
                      "init_scale becomes %s, which is max_scale: no first scale is above it",
-                     DIGITS(first));
+                     GSC_EXACT(first));
     if (r->stopped_holding)
-        gsc_note_add(notes, GSC_NOTE_CHANGED, r->from[max_failed_backoffs], "bad_loss_rule", 0,
-                     "bad_loss_rule becomes 0: max_failed_backoffs is 0 here, and a policy that "
-                     "holds needs it");
+        gsc_note_add(notes, GSC_NOTE_CHANGED, r->from[max_failed_backoffs], "bad_loss_rule",
+                     GSC_BAD_LOSS_OVERFLOW,
+                     "bad_loss_rule becomes " GSC_VALUE ": max_failed_backoffs is 0 here, and a "
+                     "policy that holds needs it",
+                     GSC_NAME_OF("bad_loss_rule", GSC_BAD_LOSS_OVERFLOW));
 }
 
 static void note_entries(const reading *r, gsc_notes *notes)
@@ -1138,6 +1131,8 @@ static void note_entries(const reading *r, gsc_notes *notes)
     note_adapted(r, notes);
     note_unset(r, notes);
     note_ignored(r, notes);
+    if (r->where == SET && r->format->rows == cerebras)
+        note_misread_exponents(r, notes);
 }
 
 static gsc_status read_policy(reading *r, gsc_error *err)
@@ -1221,8 +1216,8 @@ static void note_missing_fields(const reading *r, gsc_notes *notes)
             asked |= row->field == (enum field)f && (row->where & BOTH);
         if (r->from[f] < 0 && r->unset[f] < 0 && asked)
             gsc_note_add(notes, GSC_NOTE_MISSING, -1, fields[f].name, x,
-                         "%s is not among the entries: it is %s, as in the policy", fields[f].name,
-                         DIGITS(x));
+                         "%s is not among the entries: it is " GSC_VALUE ", as in the policy",
+                         fields[f].name, GSC_NAME_OF(fields[f].name, x));
     }
 }
 
@@ -1231,8 +1226,9 @@ static void note_changed(const reading *r, enum field f, gsc_notes *notes)
     const double x = get(&r->s, f);
     if (r->from[f] >= 0 && x != r->read[f])
         gsc_note_add(notes, GSC_NOTE_CHANGED, r->from[f], fields[f].name, x,
-                     "\"%.64s\" makes %s %s: in this policy it is %s", r->entries[r->from[f]].key,
-                     fields[f].name, DIGITS(r->read[f]), DIGITS(x));
+                     "%s makes %s %s: in this policy it is %s",
+                     GSC_QUOTED(r->entries[r->from[f]].key), fields[f].name, GSC_EXACT(r->read[f]),
+                     GSC_EXACT(x));
 }
 
 static void note_past_interval(const reading *r, gsc_notes *notes)
@@ -1244,9 +1240,9 @@ static void note_past_interval(const reading *r, gsc_notes *notes)
         r->from[f] < 0)
         return;
     gsc_note_add(notes, GSC_NOTE_CHANGED, r->from[f], fields[f].name, count,
-                 "\"%.64s\" makes %s %s, where growth_interval is %s: the scale grows %s",
-                 r->entries[r->from[f]].key, fields[f].name, DIGITS(count),
-                 DIGITS((double)p->growth_interval),
+                 "%s makes %s %s, where growth_interval is %s: the scale grows %s",
+                 GSC_QUOTED(r->entries[r->from[f]].key), fields[f].name, GSC_EXACT(count),
+                 GSC_EXACT((double)p->growth_interval),
                  p->growth_rule == GSC_GROWTH_EXACT ? "only after an overflow, which starts it anew"
                                                     : "with the next step");
 }
@@ -1266,7 +1262,7 @@ static gsc_status read_state(reading *r, gsc_notes *notes, gsc_error *err)
         s->factor = made.factor;
         gsc_note_add(notes, GSC_NOTE_MISSING, -1, "scale", s->factor.scale,
                      "the scale is not among the entries: it starts at %s",
-                     DIGITS(s->factor.scale));
+                     GSC_EXACT(s->factor.scale));
     } else if (isfinite(s->factor.scale) && isinf(gsc_rounded(p, s->factor.scale))) {
         return fail_at(r, r->from[scale], 0, 0x1.fffffep127,
                        "at most the largest float, in which this policy computes", err);
@@ -1309,14 +1305,14 @@ static gsc_status read_state(reading *r, gsc_notes *notes, gsc_error *err)
     if (p->apply_delay && r->from[next_scale] < 0 && r->from[scale] >= 0)
         gsc_note_add(notes, GSC_NOTE_MISSING, -1, "next_scale", s->next.scale,
                      "next_scale is not among the entries: it is %s, as the scale",
-                     DIGITS(s->next.scale));
+                     GSC_EXACT(s->next.scale));
     for (int f = POLICY_FIELDS; f < generation; f++)
         note_changed(r, (enum field)f, notes);
     note_past_interval(r, notes);
     if (!gsc_usable(s->factor.scale) || !gsc_usable(s->next.scale))
         gsc_note_add(notes, GSC_NOTE_UNUSABLE, r->from[scale], "scale", s->factor.scale,
-                     "the scale is %g: no call multiplies by it; start a state with another",
-                     s->factor.scale);
+                     "the scale is %s: no call multiplies by it; start a state with another",
+                     GSC_SHORT(s->factor.scale));
     gsc_note_outside_limits(notes, p, s);
     return GSC_OK;
 }
@@ -1349,24 +1345,25 @@ static gsc_status read_all(reading *r, gsc_notes *notes, gsc_error *err)
 /* All keys of a scaler have the same prefix: empty, or names joined by separators. If no
  * prefix is given, a scaler is recognised below at most two names. If there is none, a search of
  * all prefixes makes the error message. */
-enum { KEY_SIZE = sizeof((gsc_entry *)0)->key, MOST_NAMES = 2, ANY_NAMES = KEY_SIZE };
+enum { MOST_NAMES = 2, ANY_NAMES = KEY_SIZE };
 
-/* A list of prefixes, as the end of a sentence. */
+/* The first prefixes that a search met. */
 struct prefix_list {
-    char text[192];
+    char prefix[3][54];
     int n;
 };
 
 static void list_prefix(struct prefix_list *p, const char *prefix, size_t length)
 {
-    char quoted[56];
-    const size_t end = strlen(p->text);
-    if (length > sizeof quoted - 3 || p->n == 3)
+    if (length >= sizeof p->prefix[0])
         return;
-    (void)snprintf(quoted, sizeof quoted, "\"%.*s\"", (int)length, prefix);
-    if (!strstr(p->text, quoted))
-        (void)snprintf(p->text + end, sizeof p->text - end, "%s%s", p->n++ ? ", " : "; there is ",
-                       quoted);
+    for (int i = 0; i < p->n; i++)
+        if (strncmp(p->prefix[i], prefix, length) == 0 && !p->prefix[i][length])
+            return;
+    if (p->n < (int)(sizeof p->prefix / sizeof p->prefix[0])) {
+        memcpy(p->prefix[p->n], prefix, length);
+        p->prefix[p->n++][length] = '\0';
+    }
 }
 
 /* A format, and how many of its keys are at a prefix. */
@@ -1538,21 +1535,44 @@ static gsc_status use_prefix(reading *r, const char *prefix, gsc_error *err)
     return GSC_OK;
 }
 
+/* The end of a sentence that lists prefixes: "; there is "optimizer.fp16"". */
+struct prefixes_text {
+    char text[200];
+};
+
 /* Lists the prefixes of all settings or scalers in the entries. */
-static const char *list_prefixes(const reading *r, struct prefix_list *p)
+static struct prefixes_text list_prefixes(const reading *r)
 {
     struct search s = {.named = r->format};
+    struct prefixes_text made = {""};
+    size_t length = 0;
     for (uint64_t i = 0; i < r->n && r->where == SET; i++) {
         const gsc_entry *e = &r->entries[i];
-        const size_t length = e->kind == GSC_ENTRY_UNUSED ? 0 : settings_prefix_length(r, e->key);
-        if (length)
-            list_prefix(&s.prefixes, e->key, length);
+        const size_t end = e->kind == GSC_ENTRY_UNUSED ? 0 : settings_prefix_length(r, e->key);
+        if (end)
+            list_prefix(&s.prefixes, e->key, end);
     }
     if (r->where == SAVED)
         search_prefixes(&s, r, ANY_NAMES);
-    *p = s.prefixes;
-    return p->text;
+    for (int i = 0; i < s.prefixes.n; i++)
+        length += (size_t)snprintf(made.text + length, sizeof made.text - length, "%s%s",
+                                   i ? ", " : "; there is ", GSC_QUOTED(s.prefixes.prefix[i]));
+    return made;
 }
+#define PREFIXES(r) (list_prefixes(r).text)
+
+/* Where the keys are: " below "optimizer.fp16"", or nothing at the top. */
+struct below {
+    char text[176];
+};
+static struct below below(const char *prefix)
+{
+    struct below made = {""};
+    if (*prefix)
+        (void)snprintf(made.text, sizeof made.text, " below %s", GSC_QUOTED(prefix));
+    return made;
+}
+#define BELOW(prefix) (below(prefix).text)
 
 static gsc_status check_not_empty(const reading *r, gsc_error *err)
 {
@@ -1566,23 +1586,20 @@ static gsc_status check_not_empty(const reading *r, gsc_error *err)
 /* Refuses a prefix that no key begins with: nothing would be read. */
 static gsc_status check_prefix(const reading *r, gsc_error *err)
 {
-    struct prefix_list prefixes;
     for (uint64_t i = 0; i < r->n; i++)
         if (key_after_prefix(r, &r->entries[i]))
             return GSC_OK;
     if (!*r->prefix)
         return GSC_OK;
-    return gsc_fail(err, GSC_ERROR_FORMAT, 1, -1, "prefix", "is \"%.48s\": no key begins with it%s",
-                    r->prefix, list_prefixes(r, &prefixes));
+    return gsc_fail(err, GSC_ERROR_FORMAT, 1, -1, "prefix", "is %s: no key begins with it%s",
+                    GSC_QUOTED(r->prefix), PREFIXES(r));
 }
 
 static gsc_status fail_no_scale(const reading *r, gsc_error *err)
 {
-    struct prefix_list prefixes;
     return gsc_fail(err, GSC_ERROR_FORMAT, ENTRIES, -1, "entries",
-                    "have no \"%s\"%s%.48s%s, the scale of the format %s%s", r->format->rows->key,
-                    *r->prefix ? " below \"" : "", r->prefix, *r->prefix ? "\"" : "",
-                    r->format->name, list_prefixes(r, &prefixes));
+                    "have no \"%s\"%s, the scale of the format %s%s", r->format->rows->key,
+                    BELOW(r->prefix), r->format->name, PREFIXES(r));
 }
 
 /* Fails because no scaler was recognised. The message names the most similar keys. */
@@ -1590,22 +1607,18 @@ static gsc_status fail_unknown(const reading *r, const struct search *s, const c
                                gsc_error *err)
 {
     const struct match *alone = &s->alone, *lacking = &s->lacking;
-    struct prefix_list prefixes;
     if (alone->format)
-        return gsc_fail(
-            err, GSC_ERROR_FORMAT, ENTRIES, -1, "entries",
-            "have only a \"%s\" below \"%.80s\": if it is a scaler's, give this prefix%s",
-            alone->format->rows->key, alone->prefix, s->named ? "" : " and the format");
+        return gsc_fail(err, GSC_ERROR_FORMAT, ENTRIES, -1, "entries",
+                        "have only a \"%s\"%s: if it is a scaler's, give this prefix%s",
+                        alone->format->rows->key, BELOW(alone->prefix),
+                        s->named ? "" : " and the format");
     if (lacking->format)
         return gsc_fail(err, GSC_ERROR_FORMAT, ENTRIES, -1, "entries",
                         "have the keys of no format that is known: they look like keys of %s, "
-                        "without \"%s\"%s%.48s%s",
-                        lacking->format->name, lacking->format->rows->key,
-                        *lacking->prefix ? " below \"" : "", lacking->prefix,
-                        *lacking->prefix ? "\"" : "");
+                        "without \"%s\"%s",
+                        lacking->format->name, lacking->format->rows->key, BELOW(lacking->prefix));
     return gsc_fail(err, GSC_ERROR_FORMAT, ENTRIES, -1, "entries",
-                    "have the keys of no format that is known%s",
-                    prefix ? list_prefixes(r, &prefixes) : "");
+                    "have the keys of no format that is known%s", prefix ? PREFIXES(r) : "");
 }
 
 /* Finds the scaler if no prefix is given, and its formats if none is named. */
@@ -1619,8 +1632,8 @@ static gsc_status find_scaler(reading *r, const struct format *named, const char
         try_prefix(s, r, true);
     if (s->second.format)
         return gsc_fail(err, GSC_ERROR_FORMAT, ENTRIES, -1, "entries",
-                        "hold several scalers, \"%.60s\" and \"%.60s\": say which by prefix",
-                        s->best.prefix, s->second.prefix);
+                        "hold several scalers, %s and %s: say which by prefix",
+                        GSC_QUOTED(s->best.prefix), GSC_QUOTED(s->second.prefix));
     if (s->n > 0) {
         memcpy(r->prefix, s->best.prefix, KEY_SIZE);
         return GSC_OK;
@@ -1629,8 +1642,8 @@ static gsc_status find_scaler(reading *r, const struct format *named, const char
         search_prefixes(s, r, ANY_NAMES);
     if (s->n > 0)
         return gsc_fail(err, GSC_ERROR_FORMAT, ENTRIES, -1, "entries",
-                        "have a scaler below more than two names: give the prefix \"%s\"",
-                        s->best.prefix);
+                        "have a scaler below more than two names: give the prefix %s",
+                        GSC_QUOTED(s->best.prefix));
     if (!named || s->alone.format)
         return fail_unknown(r, s, prefix, err);
     s->format[s->n++] = named; /* reading it fails with the missing key */
@@ -1646,10 +1659,10 @@ static gsc_status import_as(reading *r, const struct format *f, const gsc_policy
 
 /* Reads the scaler in all formats that match, and fails if the results differ. */
 static gsc_status import_alike(reading *r, const struct search *s, const gsc_policy *policy,
-                               gsc_error *err)
+                               gsc_notes *counted, gsc_error *err)
 {
     gsc_notes none = {0};
-    GSC_TRY(import_as(r, s->format[0], policy, &none, err));
+    GSC_TRY(import_as(r, s->format[0], policy, counted, err));
     for (int i = 1; i < s->n; i++) {
         reading other = *r;
         GSC_TRY(import_as(&other, s->format[i], policy, &none, err));
@@ -1675,11 +1688,46 @@ static void note_format(const struct search *s, const char *prefix, gsc_notes *n
             (void)snprintf(others + end, sizeof others - end, "%s%s",
                            end ? ", " : "; same keys: ", f->name);
     }
-    gsc_note_add(notes, GSC_NOTE_FORMAT, -1, best->name, NAN, "read as %s%s%.64s%s%s", best->name,
-                 *prefix ? " from \"" : "", prefix, *prefix ? "\"" : "", others);
+    gsc_note_add(notes, GSC_NOTE_FORMAT, -1, best->name, NAN, "read as %s%s%s%s", best->name,
+                 *prefix ? " from " : "", *prefix ? GSC_QUOTED(prefix) : "", others);
 }
 
 /* ---- the calls ---- */
+
+static void list_key(gsc_format_key *key, const struct format *f, const row *row, unsigned where)
+{
+    const size_t length = strlen(row->key);
+    memset(key, 0, sizeof *key);
+    memcpy(key->key, row->key, length);
+    memcpy(key->field, fields[row->field].name, strlen(fields[row->field].name));
+    key->uses = (where & SAVED ? GSC_KEY_SAVED : 0) | (where & SET ? GSC_KEY_SETTING : 0);
+    if ((f->traits & NUMBERED) && length > 2 && strcmp(row->key + length - 2, "_0") == 0)
+        key->uses |= GSC_KEY_NUMBERED;
+}
+
+gsc_status gsc_format_keys(const char *format, gsc_format_key *keys, uint64_t keys_capacity,
+                           uint64_t *keys_count, gsc_error *err)
+{
+    gsc_begin(err);
+    const struct format *f = NULL;
+    uint64_t n = 0;
+    GSC_REQUIRE(format, 0);
+    GSC_TRY(find_format(format, &f, err));
+    if (keys_capacity > 0)
+        GSC_REQUIRE(keys, 1);
+    const row *const tables[] = {f->rows, common, ours};
+    for (int t = 0; t < 3; t++)
+        for (const row *row = tables[t]; row->key; row++) {
+            const unsigned where = row->where & (t == 0 ? BOTH : SET);
+            if (!where || row->as == OFF || (t > 0 && has_row(f->rows, row->key, SET)))
+                continue;
+            if (n < keys_capacity)
+                list_key(&keys[n], f, row, where);
+            n++;
+        }
+    gsc_tell(keys_count, n);
+    return GSC_OK;
+}
 
 gsc_status gsc_state_import(const char *format, const char *prefix, const gsc_entry *entries,
                             uint64_t entries_count, const gsc_policy *policy,
@@ -1691,7 +1739,7 @@ gsc_status gsc_state_import(const char *format, const char *prefix, const gsc_en
     gsc_policy full;
     const struct format *f = NULL;
     struct search search;
-    gsc_notes list = {notes, notes_capacity, 0};
+    gsc_notes list = {.at = notes, .capacity = notes_capacity}, counted = {0};
     GSC_REQUIRE(entries, 2);
     GSC_REQUIRE(out_policy, 5);
     GSC_REQUIRE(out_state, 6);
@@ -1715,9 +1763,12 @@ gsc_status gsc_state_import(const char *format, const char *prefix, const gsc_en
     GSC_TRY(check_prefix(&r, err));
     GSC_TRY(find_scaler(&r, f, prefix, &search, err));
     /* The first time without notes: a call that fails writes none. */
-    GSC_TRY(import_alike(&r, &search, policy, err));
+    GSC_TRY(import_alike(&r, &search, policy, &counted, err));
     GSC_TRY(
         gsc_struct_write(&r.s.policy, GSC_POLICY_SIZE, out_policy, false, 5, "out_policy", err));
+    if (!f)
+        note_format(&search, prefix ? "" : r.prefix, &counted);
+    gsc_notes_sort(&list, &counted);
     if (!f)
         note_format(&search, prefix ? "" : r.prefix, &list);
     (void)import_as(&r, search.format[0], policy, &list, NULL);
@@ -1735,7 +1786,7 @@ gsc_status gsc_policy_import(const char *format, const char *prefix, const gsc_e
     reading r = {.entries = entries, .n = entries_count};
     gsc_policy full;
     const struct format *f = NULL;
-    gsc_notes list = {notes, notes_capacity, 0}, none = {0};
+    gsc_notes list = {.at = notes, .capacity = notes_capacity}, counted = {0};
     GSC_REQUIRE(format, 0);
     if (entries_count > 0)
         GSC_REQUIRE(entries, 2);
@@ -1759,7 +1810,7 @@ gsc_status gsc_policy_import(const char *format, const char *prefix, const gsc_e
     GSC_TRY(check_prefix(&r, err));
     const char *bf16 = bf16_section(&r);
     if (!bf16)
-        GSC_TRY(read_all(&r, &none, err));
+        GSC_TRY(read_all(&r, &counted, err));
     else if (gsc_moves(&r.s.policy))
         r.s.policy = fixed_at(&r.s.policy, 0);
     else if (r.s.policy.init_scale != 0)
@@ -1768,13 +1819,12 @@ gsc_status gsc_policy_import(const char *format, const char *prefix, const gsc_e
         gsc_struct_write(&r.s.policy, GSC_POLICY_SIZE, out_policy, false, 5, "out_policy", err));
     if (bf16)
         gsc_note_add(&list, GSC_NOTE_CHANGED, -1, "init_scale", 1,
-                     "\"%.48s\" is not scaled: the scale is 1 for good; the preset guard also "
-                     "skips absurd norms",
-                     bf16);
+                     "%s is not scaled: the scale is 1 for good; the preset guard also skips "
+                     "absurd norms",
+                     GSC_QUOTED(bf16));
     else {
+        gsc_notes_sort(&list, &counted);
         note_entries(&r, &list);
-        if (f->rows == cerebras)
-            note_misread_exponents(&r, &list);
     }
     gsc_tell(notes_count, list.n);
     return GSC_OK;
@@ -1869,8 +1919,8 @@ static void note_lost(const struct scaler *s, const struct format *f, const char
         const struct scaler *back = i < POLICY_FIELDS ? &policy.s : &state.s;
         if (!same_field(s, back, (enum field)i))
             gsc_note_add(notes, GSC_NOTE_LOST, -1, fields[i].name, get(s, (enum field)i),
-                         "%s is %s, which the format %s cannot hold", fields[i].name,
-                         DIGITS(get(s, (enum field)i)), f->name);
+                         "%s is " GSC_VALUE ", which the format %s cannot hold", fields[i].name,
+                         GSC_NAME_OF(fields[i].name, get(s, (enum field)i)), f->name);
     }
 }
 
@@ -1882,7 +1932,7 @@ gsc_status gsc_state_export(const char *format, const char *prefix, const gsc_po
     gsc_begin(err);
     struct scaler s;
     const struct format *f = NULL;
-    gsc_notes list = {notes, notes_capacity, 0};
+    gsc_notes list = {.at = notes, .capacity = notes_capacity};
     gsc_entry made[MOST_ENTRIES] = {0};
     uint32_t count = 0;
     GSC_REQUIRE(format, 0);

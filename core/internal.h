@@ -3,6 +3,7 @@
 #ifndef GSC_INTERNAL_H
 #define GSC_INTERNAL_H
 
+#include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
 
@@ -16,7 +17,7 @@
 #define GSC_NOINLINE
 #endif
 
-/* "0.10.0", for messages. Rust's build.rs searches libraries for "this version (0.10.0)". */
+/* "0.10.0" */
 #define GSC_STRING_OF(x) #x
 #define GSC_STRING(x)    GSC_STRING_OF(x)
 #define GSC_VERSION_STRING                                                                         \
@@ -31,13 +32,43 @@ static inline void gsc_begin(gsc_error *err)
 }
 
 /*
+ * Sentences are UTF-8 on one line, with a point in numbers, in every locale. What is too long is
+ * cut at a character and ends with "...". Nothing reads a sentence: what code needs is a field.
+ */
+/* As vsnprintf, but marks a cut; returns the length of the text that was written. */
+size_t gsc_write(char *to, size_t size, const char *format, va_list arguments);
+/* Replaces a sentence by nonsense in the build of ci/test that looks for code that reads one. */
+void gsc_scramble(char *sentence);
+
+/* Writes the caller's text in quotes, for a sentence. `size` is at least 8. */
+void gsc_quote(char *to, size_t size, const char *text);
+struct gsc_quoted {
+    char text[168]; /* room for every key of an entry */
+};
+struct gsc_quoted gsc_quoted(const char *text);
+#define GSC_QUOTED(name) (gsc_quoted(name).text)
+
+/* Writes a number with `precision` digits; 0: as few as distinguish it from every other number. */
+struct gsc_digits {
+    char text[32];
+};
+struct gsc_digits gsc_digits(int precision, double value);
+#define GSC_EXACT(value) (gsc_digits(0, value).text)
+#define GSC_SHORT(value) (gsc_digits(6, value).text)
+
+/*
  * Writes an error to *err, unless err is NULL, and returns `status`: a check is one return
  * statement. The message is a sentence: `subject`, such as "policy.min_scale", then `format`, such
  * as "is NULL: it must point to something".
  */
 gsc_status gsc_fail(gsc_error *err, gsc_status status, int argument, int64_t index,
                     const char *subject, const char *format, ...) GSC_PRINTF(6, 7);
-/* Fails because of a number: "is -1: it must be 0 or above". A missing limit is NAN. */
+/* Fails because of a value: "is -1: it must be 0 or above". `format` begins behind "it must be". A
+ * key is part of the subject; NULL: none. */
+gsc_status gsc_fail_value(gsc_error *err, gsc_status status, int argument, int64_t index,
+                          const char *subject, const char *key, const char *shown,
+                          const char *format, ...) GSC_PRINTF(8, 9);
+/* As gsc_fail_value, because of a number. A missing limit is NAN. */
 gsc_status gsc_fail_number(gsc_error *err, gsc_status status, int argument, int64_t index,
                            const char *subject, double value, double low, double high,
                            const char *must);
@@ -53,9 +84,6 @@ gsc_status gsc_fail_otherwise(gsc_error *err, gsc_status status, int argument, c
 /* Fails because reserved words are not 0. */
 gsc_status gsc_fail_reserved(gsc_error *err, gsc_status status, int argument, int64_t index,
                              const char *subject);
-/* Writes a number with as few digits as distinguish it from every other number. */
-enum { GSC_DIGITS = 32 };
-const char *gsc_digits(char digits[GSC_DIGITS], double value);
 gsc_status gsc_fail_null(gsc_error *err, int argument, const char *subject);
 gsc_status gsc_fail_memory(gsc_error *err);
 
@@ -115,12 +143,23 @@ uint32_t gsc_cause_of(const gsc_state *state);
 typedef struct gsc_notes {
     gsc_note *at;
     uint64_t capacity, n;
+    uint64_t of_kind[7]; /* notes of each kind; of a sorted list, the index of the next one */
+    bool is_sorted;
 } gsc_notes;
-/* Writes a name for a message: in quotes, and cut at a character if it is too long. */
-enum { GSC_QUOTED = 86 };
-const char *gsc_quoted(char quoted[GSC_QUOTED], const char *name);
+/* Sorts notes to come by their kinds, after a call that made the same notes counted them. */
+void gsc_notes_sort(gsc_notes *notes, const gsc_notes *counted);
 void gsc_note_add(gsc_notes *notes, uint32_t kind, int64_t entry, const char *field, double value,
                   const char *format, ...) GSC_PRINTF(6, 7);
+
+/* The value of a field: the names of its rule or flags, such as "CLAMP", or a number. */
+struct gsc_name {
+    char text[168];
+};
+struct gsc_name gsc_name_of(const char *field, double value);
+#define GSC_NAME_OF(field, value) (gsc_name_of(field, value).text)
+/* Stands for note.value in the format of a sentence. */
+#define GSC_VALUE_MARK '\1'
+#define GSC_VALUE      "\1%s\1"
 /* Notes a scale above max_scale or below min_scale. */
 void gsc_note_outside_limits(gsc_notes *notes, const gsc_policy *policy, const gsc_state *state);
 gsc_status gsc_notes_check(const gsc_notes *notes, int argument, gsc_error *err);

@@ -4,7 +4,7 @@
 
 #include "gradscaler_cuda.h"
 
-_Static_assert(sizeof(gsc_error) == 304, "gsc_error");
+_Static_assert(sizeof(gsc_error) == 512, "gsc_error");
 _Static_assert(offsetof(gsc_error, status) == 0, "gsc_error.status");
 _Static_assert(offsetof(gsc_error, argument) == 4, "gsc_error.argument");
 _Static_assert(offsetof(gsc_error, index) == 8, "gsc_error.index");
@@ -14,8 +14,9 @@ _Static_assert(offsetof(gsc_error, value) == 72, "gsc_error.value");
 _Static_assert(offsetof(gsc_error, low) == 80, "gsc_error.low");
 _Static_assert(offsetof(gsc_error, high) == 88, "gsc_error.high");
 _Static_assert(offsetof(gsc_error, subject_length) == 96, "gsc_error.subject_length");
-_Static_assert(offsetof(gsc_error, message) == 100, "gsc_error.message");
-_Static_assert(offsetof(gsc_error, reserved) == 288, "gsc_error.reserved");
+_Static_assert(offsetof(gsc_error, requirement_start) == 100, "gsc_error.requirement_start");
+_Static_assert(offsetof(gsc_error, message) == 104, "gsc_error.message");
+_Static_assert(offsetof(gsc_error, reserved) == 496, "gsc_error.reserved");
 _Static_assert(sizeof(gsc_policy) == 176, "gsc_policy");
 _Static_assert(offsetof(gsc_policy, struct_size) == 0, "gsc_policy.struct_size");
 _Static_assert(offsetof(gsc_policy, arithmetic) == 4, "gsc_policy.arithmetic");
@@ -48,7 +49,7 @@ _Static_assert(offsetof(gsc_policy, guard_sample) == 168, "gsc_policy.guard_samp
 _Static_assert(offsetof(gsc_policy, guard_flags) == 172, "gsc_policy.guard_flags");
 _Static_assert(sizeof(gsc_exec) == 40, "gsc_exec");
 _Static_assert(offsetof(gsc_exec, struct_size) == 0, "gsc_exec.struct_size");
-_Static_assert(offsetof(gsc_exec, reserved) == 4, "gsc_exec.reserved");
+_Static_assert(offsetof(gsc_exec, flags) == 4, "gsc_exec.flags");
 _Static_assert(offsetof(gsc_exec, context) == 8, "gsc_exec.context");
 _Static_assert(offsetof(gsc_exec, stream) == 16, "gsc_exec.stream");
 _Static_assert(offsetof(gsc_exec, workspace) == 24, "gsc_exec.workspace");
@@ -151,14 +152,22 @@ _Static_assert(offsetof(gsc_entry, value) == 168, "gsc_entry.value");
 _Static_assert(offsetof(gsc_entry, integer) == 176, "gsc_entry.integer");
 _Static_assert(offsetof(gsc_entry, text) == 184, "gsc_entry.text");
 _Static_assert(offsetof(gsc_entry, reserved) == 240, "gsc_entry.reserved");
-_Static_assert(sizeof(gsc_note) == 384, "gsc_note");
+_Static_assert(sizeof(gsc_note) == 512, "gsc_note");
 _Static_assert(offsetof(gsc_note, kind) == 0, "gsc_note.kind");
 _Static_assert(offsetof(gsc_note, flags) == 4, "gsc_note.flags");
 _Static_assert(offsetof(gsc_note, entry) == 8, "gsc_note.entry");
 _Static_assert(offsetof(gsc_note, value) == 16, "gsc_note.value");
 _Static_assert(offsetof(gsc_note, field) == 24, "gsc_note.field");
-_Static_assert(offsetof(gsc_note, message) == 56, "gsc_note.message");
-_Static_assert(offsetof(gsc_note, reserved) == 368, "gsc_note.reserved");
+_Static_assert(offsetof(gsc_note, value_start) == 56, "gsc_note.value_start");
+_Static_assert(offsetof(gsc_note, value_length) == 60, "gsc_note.value_length");
+_Static_assert(offsetof(gsc_note, message) == 64, "gsc_note.message");
+_Static_assert(offsetof(gsc_note, reserved) == 496, "gsc_note.reserved");
+_Static_assert(sizeof(gsc_format_key) == 80, "gsc_format_key");
+_Static_assert(offsetof(gsc_format_key, key) == 0, "gsc_format_key.key");
+_Static_assert(offsetof(gsc_format_key, field) == 32, "gsc_format_key.field");
+_Static_assert(offsetof(gsc_format_key, uses) == 64, "gsc_format_key.uses");
+_Static_assert(offsetof(gsc_format_key, flags) == 68, "gsc_format_key.flags");
+_Static_assert(offsetof(gsc_format_key, reserved) == 72, "gsc_format_key.reserved");
 _Static_assert(sizeof(gsc_tensor) == 40, "gsc_tensor");
 _Static_assert(offsetof(gsc_tensor, data) == 0, "gsc_tensor.data");
 _Static_assert(offsetof(gsc_tensor, count) == 8, "gsc_tensor.count");
@@ -178,3 +187,45 @@ _Static_assert(offsetof(gsc_cuda_options, struct_size) == 0, "gsc_cuda_options.s
 _Static_assert(offsetof(gsc_cuda_options, device) == 4, "gsc_cuda_options.device");
 
 #define GSC_METRIC_NAMES "loss_scale", "skip", "overflow", "norm", "amax", "zero_share", "total_overflows", "total_guard_skips", "total_growths", "total_backoffs", "steps_since_change", "nan_count", "inf_count", "guard_threshold", "guard_multiplier", "bad_loss", "total_bad_losses"
+
+/* field, value, whether it is a bit, name */
+#define GSC_VALUE_NAMES \
+    {"arithmetic", 0, false, "F64"}, \
+    {"arithmetic", 1, false, "F64_TO_F32"}, \
+    {"arithmetic", 2, false, "F32"}, \
+    {"arithmetic", 3, false, "F32_FLUSH"}, \
+    {"growth_rule", 0, false, "REACHED"}, \
+    {"growth_rule", 1, false, "EXACT"}, \
+    {"growth_rule", 2, false, "EVERY"}, \
+    {"growth_rule", 3, false, "ALL_STEPS"}, \
+    {"ceiling_rule", 0, false, "CLAMP"}, \
+    {"ceiling_rule", 1, false, "ENFORCE"}, \
+    {"ceiling_rule", 2, false, "REJECT"}, \
+    {"ceiling_rule", 3, false, "STOP"}, \
+    {"ceiling_rule", 4, false, "CLAMP_UNLESS_PAST"}, \
+    {"floor_rule", 0, false, "CLAMP"}, \
+    {"floor_rule", 1, false, "ENFORCE"}, \
+    {"floor_rule", 2, false, "REJECT"}, \
+    {"floor_rule", 3, false, "STOP"}, \
+    {"floor_rule", 4, false, "CLAMP_UNLESS_PAST"}, \
+    {"overflow_test", 0, false, "ELEMENT"}, \
+    {"overflow_test", 1, false, "NORM"}, \
+    {"overflow_reset", 1, true, "ON_GROWTH"}, \
+    {"overflow_reset", 2, true, "ON_GOOD_STEP"}, \
+    {"overflow_reset", 4, true, "ON_BACKOFF"}, \
+    {"quirks", 1, true, "TOLERANCE_EXCLUSIVE"}, \
+    {"quirks", 2, true, "OVERFLOW_IS_GOOD"}, \
+    {"quirks", 4, true, "ALLOW_LOCKOUT"}, \
+    {"bad_loss_rule", 0, false, "OVERFLOW"}, \
+    {"bad_loss_rule", 1, false, "HOLD"}, \
+    {"guard_sample", 0, false, "AS_IS"}, \
+    {"guard_sample", 1, false, "NONE"}, \
+    {"guard_sample", 2, false, "THRESHOLD"}, \
+    {"guard_flags", 1, true, "CLIP"}, \
+    {"guard_flags", 2, true, "INCLUSIVE"}, \
+    {"guard_flags", 4, true, "STOP"}, \
+    {"guard_flags", 8, true, "SKIP_IS_GOOD"}, \
+    {"guard_flags", 16, true, "CLIP_PROGRESSIVE"}, \
+    {"guard_flags", 32, true, "VARIANCE_AFTER_MEAN"}, \
+    {"guard_flags", 64, true, "BIAS_CORRECTED"}, \
+    {"guard_flags", 128, true, "CLIP_TO_MEAN"}

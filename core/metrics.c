@@ -147,7 +147,8 @@ static void find_not_finite(const struct run *run, gsc_notes *notes)
     const double scale = s->factor.scale;
     if (!gsc_usable(scale)) {
         gsc_note_add(notes, GSC_NOTE_UNUSABLE, -1, "factor", scale,
-                     "the scale is %g, and calls refuse it: set the scale, and %s", scale,
+                     "the scale is %s, and calls refuse it: set the scale, and %s",
+                     GSC_SHORT(scale),
                      scale == 0 ? "min_scale to 2^-14: float16 needs no smaller scale"
                                 : "max_scale to 2^24");
         return;
@@ -158,18 +159,18 @@ static void find_not_finite(const struct run *run, gsc_notes *notes)
     if (nans > 0 || scale <= 1)
         gsc_note_add(notes, GSC_NOTE_NOT_FINITE, last_bad_tensor(run), "",
                      (double)nans + (double)infs,
-                     "the gradients have %s at a scale of %g, and no scale cures that: look at the "
+                     "the gradients have %s at a scale of %s, and no scale cures that: look at the "
                      "input, the loss and the parameters, and go back to an earlier checkpoint",
                      nans > 0   ? "NaN"
                      : infs > 0 ? "Inf"
                                 : "Inf or NaN",
-                     scale);
+                     GSC_SHORT(scale));
     else
         gsc_note_add(notes, GSC_NOTE_BACKOFF_FAILED, last_bad_tensor(run),
                      gsc_moves(run->policy) ? "min_scale" : "init_scale", scale,
-                     "%lld overflows in a row could not lower the scale, %g: %s, or look at the "
+                     "%lld overflows in a row could not lower the scale, %s: %s, or look at the "
                      "input and the loss",
-                     (long long)s->failed_backoffs, scale,
+                     (long long)s->failed_backoffs, GSC_SHORT(scale),
                      gsc_moves(run->policy) ? "lower min_scale"
                                             : "the policy never changes it, so lower init_scale");
 }
@@ -191,9 +192,9 @@ static void find_frequent_overflows(const struct run *run, gsc_notes *notes)
     if (run->steps > 0 && run->state->total_overflows >= MIN_OVERFLOWS &&
         share > MAX_OVERFLOW_SHARE && share > 3 * expected_overflow_share(run->policy))
         gsc_note_add(notes, GSC_NOTE_OVERFLOWS_OFTEN, -1, "total_overflows", share,
-                     "%.3g %% of the steps overflowed: find which gradients are not finite, and "
+                     "%s %% of the steps overflowed: find which gradients are not finite, and "
                      "lower the learning rate or grow the scale less often",
-                     100 * share);
+                     gsc_digits(3, 100 * share).text);
 }
 
 static void find_guard_skips(const struct run *run, gsc_notes *notes)
@@ -207,9 +208,10 @@ static void find_guard_skips(const struct run *run, gsc_notes *notes)
          s->guard_in_a_row >= (s->events & GSC_EVENT_STOPPED ? 1 : MAX_SKIPS_IN_A_ROW)))
         gsc_note_add(
             notes, GSC_NOTE_GUARD_SKIPS, -1, "total_guard_skips", (double)s->total_guard_skips,
-            "the guard skipped %lld steps; the last %lld norms were above the threshold, %g: "
+            "the guard skipped %lld steps; the last %lld norms were above the threshold, %s: "
             "raise it, or set guard_max_in_a_row, after which the guard accepts the new level",
-            (long long)s->total_guard_skips, (long long)s->guard_in_a_row, s->guard_threshold);
+            (long long)s->total_guard_skips, (long long)s->guard_in_a_row,
+            GSC_SHORT(s->guard_threshold));
     if (run->planned_steps > 0 && p->guard_warmup >= run->planned_steps)
         gsc_note_add(notes, GSC_NOTE_GUARD_IDLE, -1, "guard_warmup", (double)s->guard_count,
                      "the guard judges only after %llu samples, and %llu steps are planned: lower "
@@ -227,9 +229,9 @@ static void find_underflows(const struct run *run, gsc_notes *notes)
             (worst < 0 || zero_share(&run->per_tensor[i]) > zero_share(&run->per_tensor[worst])))
             worst = (int64_t)i;
     gsc_note_add(notes, GSC_NOTE_UNDERFLOWS, worst, "", zero_share(run->report),
-                 "%.3g %% of the gradients became zero by unscaling: unscale into a dtype that "
+                 "%s %% of the gradients became zero by unscaling: unscale into a dtype that "
                  "holds smaller numbers, such as float32",
-                 100 * zero_share(run->report));
+                 gsc_digits(3, 100 * zero_share(run->report)).text);
 }
 
 static void find_slow_growth(const struct run *run, gsc_notes *notes)
@@ -249,9 +251,9 @@ static void find_slow_growth(const struct run *run, gsc_notes *notes)
             run->state->factor.scale * pow(growth, floor(steps_left / (double)p->growth_interval));
         if (highest_scale < p->max_scale && highest_scale < SUFFICIENT_SCALE)
             gsc_note_add(notes, GSC_NOTE_CEILING_UNREACHABLE, -1, "max_scale", highest_scale,
-                         "without an overflow the scale ends at %g, not at max_scale, %g: raise "
+                         "without an overflow the scale ends at %s, not at max_scale, %s: raise "
                          "init_scale, or lower growth_interval",
-                         highest_scale, p->max_scale);
+                         GSC_SHORT(highest_scale), GSC_SHORT(p->max_scale));
     }
 }
 
@@ -264,9 +266,9 @@ void gsc_note_outside_limits(gsc_notes *notes, const gsc_policy *p, const gsc_st
     if (!gsc_usable(scale) || (!is_above && scale >= floor))
         return;
     gsc_note_add(notes, GSC_NOTE_OUTSIDE_LIMITS, -1, is_above ? "max_scale" : "min_scale", scale,
-                 "the scale, %g, is %s, %g: set a scale within the limits, or change the limit",
-                 scale, is_above ? "above max_scale" : "below min_scale",
-                 is_above ? ceiling : floor);
+                 "the scale, %s, is %s, %s: set a scale within the limits, or change the limit",
+                 GSC_SHORT(scale), is_above ? "above max_scale" : "below min_scale",
+                 GSC_SHORT(is_above ? ceiling : floor));
 }
 
 gsc_status gsc_state_diagnose(const gsc_policy *policy, const gsc_state *state,
@@ -277,12 +279,14 @@ gsc_status gsc_state_diagnose(const gsc_policy *policy, const gsc_state *state,
 {
     gsc_begin(err);
     gsc_policy full;
-    gsc_notes list = {notes, notes_capacity, 0};
+    gsc_notes list = {.at = notes, .capacity = notes_capacity};
     const uint64_t n = per_tensor ? per_tensor_count : 0;
-    const struct run run = {&full, state, report, per_tensor, n, steps, planned_steps};
+    struct run run = {&full, state, report, per_tensor, n, steps, planned_steps};
     GSC_TRY(gsc_policy_read(policy, &full, 0, err));
     GSC_REQUIRE(state, 1);
     GSC_TRY(gsc_state_check(state, 1, "state", err));
+    if (steps == 0)
+        run.steps = (uint64_t)state->total_updates;
     if (report)
         GSC_TRY(gsc_report_check(report, 2, -1, "report", err));
     for (uint64_t i = 0; i < n; i++)

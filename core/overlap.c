@@ -95,7 +95,7 @@ gsc_status gsc_tensors_check_overlap(const gsc_tensor *tensors, const gsc_tensor
     GSC_REQUIRE(scratch, 3);
     if (scratch_capacity / 2 < n)
         return gsc_with_numbers(gsc_fail(err, GSC_ERROR_CAPACITY, 4, -1, "scratch_capacity",
-                                         "is %llu: it must be twice n, %llu",
+                                         "is %llu: it must be at least twice n, which is %llu",
                                          (unsigned long long)scratch_capacity,
                                          (unsigned long long)n),
                                 err, (double)scratch_capacity, 2 * (double)n, NAN);

@@ -165,7 +165,7 @@ static const struct preset {
     {"metaseq_skip",
      "metaseq skip_gradient_update_on_clip_norm: set guard_norm, above which a norm is skipped; "
      "the scale and its counts stay.",
-     {0}},
+     {.guard_sample = GSC_SAMPLE_NONE}},
     {"optax_skip",
      "optax 0.2 skip_large_updates: set guard_norm, at or above which a norm is skipped.",
      {.guard_flags = GSC_GUARD_INCLUSIVE}},
@@ -274,9 +274,9 @@ gsc_status gsc_policy_preset(const char *name, gsc_policy *out, gsc_error *err)
         if (strcmp(name, presets[i].name) == 0)
             return gsc_struct_write(&presets[i].policy, GSC_POLICY_SIZE, out, false, 1, "out", err);
     const char *suggestion = gsc_nearest(name, nth_preset, NULL);
-    return gsc_fail(err, GSC_ERROR_PRESET, 0, -1, "name", "is \"%.40s\", which is no preset%s%s%s",
-                    name, suggestion ? ": did you mean \"" : "", suggestion ? suggestion : "",
-                    suggestion ? "\"?" : "");
+    return gsc_fail(err, GSC_ERROR_PRESET, 0, -1, "name", "is %s, which is no preset%s%s%s",
+                    GSC_QUOTED(name), suggestion ? ": did you mean \"" : "",
+                    suggestion ? suggestion : "", suggestion ? "\"?" : "");
 }
 
 bool gsc_moves(const gsc_policy *p)
@@ -321,10 +321,9 @@ gsc_status gsc_policy_check_full(const gsc_policy *p, int argument, gsc_error *e
           unlimited || (gsc_usable(gsc_rounded(p, p->max_scale)) && gsc_usable(gsc_max_scale(p))),
           "above 0 and finite in the policy's arithmetic, as its inverse, or 0 or infinity");
     if (p->min_scale != 0 && gsc_min_scale(p) > gsc_max_scale(p)) {
-        char least[GSC_DIGITS], limit[GSC_DIGITS];
-        (void)gsc_fail(err, GSC_ERROR_POLICY, argument, -1, "policy.min_scale",
-                       "is %s: it must be at most max_scale, which is %s",
-                       gsc_digits(least, p->min_scale), gsc_digits(limit, p->max_scale));
+        (void)gsc_fail_value(err, GSC_ERROR_POLICY, argument, -1, "policy.min_scale", NULL,
+                             GSC_EXACT(p->min_scale), "at most max_scale, which is %s",
+                             GSC_EXACT(p->max_scale));
         return gsc_with_numbers(GSC_ERROR_POLICY, err, p->min_scale, 0, gsc_max_scale(p));
     }
     CHECK(min_scale, 0, gsc_max_scale(p),
@@ -332,11 +331,10 @@ gsc_status gsc_policy_check_full(const gsc_policy *p, int argument, gsc_error *e
               (gsc_usable(gsc_rounded(p, p->min_scale)) && gsc_usable(gsc_min_scale(p))),
           "above 0, finite and at most max_scale, all in the policy's arithmetic, or 0");
     if (gsc_starts_too_high(p)) {
-        char first[GSC_DIGITS], limit[GSC_DIGITS];
-        (void)gsc_fail(err, GSC_ERROR_POLICY, argument, -1, "policy.init_scale",
-                       "is %s: it must be at most max_scale, which is %s, unless ceiling_rule is "
-                       "ENFORCE (1)",
-                       gsc_digits(first, p->init_scale), gsc_digits(limit, p->max_scale));
+        (void)gsc_fail_value(err, GSC_ERROR_POLICY, argument, -1, "policy.init_scale", NULL,
+                             GSC_EXACT(p->init_scale),
+                             "at most max_scale, which is %s, unless ceiling_rule is ENFORCE (1)",
+                             GSC_EXACT(p->max_scale));
         return gsc_with_numbers(GSC_ERROR_POLICY, err, p->init_scale, 0, gsc_max_scale(p));
     }
     CHECK(ceiling_rule, 0, GSC_LIMIT_CLAMP_UNLESS_PAST,

@@ -23,11 +23,8 @@ static void GSC_PRINTF(2, 3) append(struct sentence *s, const char *format, ...)
 {
     va_list arguments;
     va_start(arguments, format);
-    const int n = vsnprintf(s->at + s->length, s->size - s->length, format, arguments);
+    s->length += gsc_write(s->at + s->length, s->size - s->length, format, arguments);
     va_end(arguments);
-    s->length += (size_t)n;
-    if (s->length >= s->size) /* absurd counts cut the advice, which comes last */
-        s->length = s->size - 1;
 }
 
 static uint32_t outcome_of(const gsc_state *s)
@@ -90,11 +87,12 @@ static void append_rank(struct sentence *s, const gsc_reason *r)
 
 static void append_tensor(struct sentence *s, const struct tensors *t, const gsc_reason *r)
 {
-    char quoted[GSC_QUOTED];
+    char quoted[86]; /* the whole sentence fits */
     const bool is_named = t->names && (uint64_t)r->tensor < t->n && t->names[r->tensor];
-    if (is_named)
-        append(s, "%s", gsc_quoted(quoted, t->names[r->tensor]));
-    else
+    if (is_named) {
+        gsc_quote(quoted, sizeof quoted, t->names[r->tensor]);
+        append(s, "%s", quoted);
+    } else
         append(s, "tensor %lld", (long long)r->tensor);
     append_rank(s, r);
 }
@@ -132,9 +130,9 @@ static void append_cause(struct sentence *s, const gsc_state *state, const struc
         append_overflow(s, t, r);
         if (stopped)
             append(s,
-                   ", at a scale of %g: look at the input, the loss and the parameters, and go "
+                   ", at a scale of %s: look at the input, the loss and the parameters, and go "
                    "back to an earlier checkpoint",
-                   state->factor.scale);
+                   GSC_SHORT(state->factor.scale));
         break;
     case GSC_CAUSE_BAD_LOSS:
         append(s, ": the loss was not finite before it was scaled");
@@ -148,19 +146,19 @@ static void append_cause(struct sentence *s, const gsc_state *state, const struc
     case GSC_CAUSE_OUTLIER:
         append(s, ": the norm");
         if (r->value != 0)
-            append(s, ", %g,", r->value);
-        append(s, " is above %g, %lld in a row", r->threshold, (long long)r->in_a_row);
+            append(s, ", %s,", GSC_SHORT(r->value));
+        append(s, " is above %s, %lld in a row", GSC_SHORT(r->threshold), (long long)r->in_a_row);
         if (stopped)
             append(s, ": look at the data and the learning rate");
         break;
     case GSC_CAUSE_CEILING:
-        append(s, ": the scale, %g, would pass max_scale", state->next.scale);
+        append(s, ": the scale, %s, would pass max_scale", GSC_SHORT(state->next.scale));
         break;
     case GSC_CAUSE_OTHER_STATE:
         append(s, ": decided by a combined state");
         break;
     case GSC_CAUSE_FAILURE:
-        append(s, ": the update failed on the device: %s", gsc_status_string(state->status));
+        append(s, ": the update failed: %s", gsc_status_string(state->status));
         break;
     }
 }
@@ -169,10 +167,13 @@ static void write_message(const gsc_state *state, const struct tensors *t, gsc_r
 {
     static const char *const outcomes[] = {"", "let through", "clipped", "skipped", "stopped"};
     struct sentence s = {r->message, sizeof r->message, 0};
+    if (r->outcome == GSC_OUTCOME_TAKEN)
+        return;
     append(&s, "%s", outcomes[r->outcome]);
     if (r->outcome == GSC_OUTCOME_CLIPPED)
-        append(&s, ": multiplied by %g", r->multiplier);
+        append(&s, ": multiplied by %s", GSC_SHORT(r->multiplier));
     append_cause(&s, state, t, r);
+    gsc_scramble(r->message);
 }
 
 gsc_status gsc_state_reason(const gsc_state *state, const gsc_report *report,

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Operations on factors, reports and states; every backend shares this source. If the status is
- * not GSC_OK, nothing is written. core/cpu/steps.c makes the error message; a device calls
- * gsc_step_failed instead.
+ * not GSC_OK, nothing is written. core/cpu/steps.c makes the error message; a device and
+ * GSC_EXEC_WRITE_FAILURES call gsc_step_failed.
  */
 #ifndef GSC_STEP_H
 #define GSC_STEP_H
@@ -104,6 +104,12 @@ GSC_FUNCTION gsc_status gsc_factor_status(const gsc_factor *f)
                : GSC_ERROR_FACTOR;
 }
 
+/* Returns 1 if the floats are finite and above 0. Clipping can make inverse_f32 0. */
+GSC_FUNCTION int gsc_has_floats(const gsc_factor *f)
+{
+    return gsc_positive((double)f->scale_f32) && gsc_positive((double)f->inverse_f32);
+}
+
 GSC_FUNCTION gsc_status gsc_factor_times(const gsc_factor *factor, double by, gsc_factor *out)
 {
     gsc_factor product = *factor;
@@ -113,7 +119,7 @@ GSC_FUNCTION gsc_status gsc_factor_times(const gsc_factor *factor, double by, gs
     product.inverse = factor->inverse / by;
     product.scale_f32 = (float)product.scale;
     product.inverse_f32 = (float)product.inverse;
-    if (gsc_factor_status(&product) != GSC_OK)
+    if (gsc_factor_status(&product) != GSC_OK || !gsc_has_floats(&product))
         return GSC_ERROR_VALUE;
     *out = product;
     return GSC_OK;
@@ -214,6 +220,13 @@ GSC_FUNCTION void gsc_report_failed(gsc_report *report, gsc_status status)
 {
     report->status = status;
     gsc_set_overflow(report, 1);
+}
+
+/* Makes the report of a call that failed and read no report, or several. */
+GSC_FUNCTION void gsc_report_of_failure(gsc_report *report, gsc_status status)
+{
+    gsc_clear(report, sizeof *report);
+    gsc_report_failed(report, status);
 }
 
 GSC_FUNCTION int gsc_words_are_zero(const uint64_t *words, uint32_t n)
@@ -453,10 +466,12 @@ GSC_FUNCTION int gsc_is_of_candidate(const gsc_state *s)
     return s->failed_backoffs >= INT64_MAX / 4 && s->bad_losses_in_a_row >= INT64_MAX / 4;
 }
 
-/* Returns 1 if `inverse` is 1 / scale in any rounding mode. */
+/* Returns 1 if `inverse` is 1 / scale in any rounding mode, with or without flush to zero. */
 GSC_FUNCTION int gsc_is_inverse(double scale, double inverse)
 {
-    return inverse == 1.0 / scale || fabs(scale * inverse - 1.0) < 0x1p-50;
+    return inverse == 1.0 / scale || fabs(scale * inverse - 1.0) < 0x1p-50 ||
+           (scale < 0x1p-1021 && inverse > 0x1p1020) ||
+           (scale > 0x1p1021 && inverse >= 0 && inverse < 0x1p-1020);
 }
 
 /* Returns 1 if `y` is x rounded to float in any rounding mode, with or without flush to zero. */
@@ -765,7 +780,7 @@ GSC_FUNCTION gsc_status gsc_step_run(const gsc_step *p)
     }
 }
 
-/* Writes the result of a failed step on a device, which has no *err: the input and the status. */
+/* Writes the result of a failed step for a reader without *err: the input and the status. */
 GSC_FUNCTION void gsc_step_failed(const gsc_step *p, gsc_status status)
 {
     switch (p->kind) {
@@ -781,8 +796,7 @@ GSC_FUNCTION void gsc_step_failed(const gsc_step *p, gsc_status status)
             status == GSC_ERROR_MISMATCH
                 ? p->reports[gsc_first_mismatch(p->reports, p->n)].status_rank_plus_1
                 : 0;
-        gsc_clear(report, sizeof *report);
-        gsc_report_failed(report, status);
+        gsc_report_of_failure(report, status);
         report->status_rank_plus_1 = rank_plus_1;
         break;
     }

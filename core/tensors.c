@@ -150,8 +150,8 @@ static GSC_NOINLINE gsc_status loss_check(const gsc_tensor *loss, int argument, 
     gsc_error why;
     if (!tensor_is_valid(loss)) {
         const gsc_status status = tensor_fail(loss, argument, 0, false, &why);
-        return gsc_fail(err, status, argument, -1, "options.loss", "is not usable: its %s",
-                        why.message + strlen("tensors[0]."));
+        return gsc_fail(err, status, argument, -1, "options.loss", "is not usable: its %s %s",
+                        why.field, why.message + why.subject_length);
     }
     if (gsc_reals[loss->dtype].parts != 1)
         return gsc_fail(err, GSC_ERROR_DTYPE, argument, -1, "options.loss",
@@ -203,12 +203,11 @@ static gsc_status clamp_check(const gsc_job *job, gsc_error *err)
         const struct gsc_real *out = &gsc_reals[job->out[i].dtype];
         if (gsc_clamp_limit(out->real, job->clamp) > 0)
             continue;
-        char digits[GSC_DIGITS];
         return gsc_with_numbers(
             gsc_fail(err, GSC_ERROR_VALUE, job->options_argument, -1, "options.clamp",
                      "is %s: tensor %llu is %s, which has no value so small: all results "
                      "would be 0",
-                     gsc_digits(digits, job->clamp), (unsigned long long)i, out->name),
+                     GSC_EXACT(job->clamp), (unsigned long long)i, out->name),
             err, job->clamp, NAN, NAN);
     }
     return GSC_OK;

@@ -11,7 +11,7 @@ USUAL = ("this thread, host memory", "no details")
 # The attributes of functions.
 EXPORT = """#if (defined(UINTPTR_MAX) && UINTPTR_MAX != 0xffffffffffffffff) || \\
     (defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__)
-#error "gradscaler is for 64-bit little-endian machines: its structs and saved bytes are laid out for those"
+#error "gradscaler is for 64-bit little-endian machines: the layout of its structs is for those"
 #endif
 
 /*
@@ -194,8 +194,8 @@ def header(manifest):
 
 
 def cuda_header(manifest):
-    guard = ["#ifndef GRADSCALER_CUDA_H", "#define GRADSCALER_CUDA_H", "", '#include "gradscaler.h"']
-    return declarations(manifest, guard, "cuda")
+    guard = ["#ifndef GRADSCALER_CUDA_H", "#define GRADSCALER_CUDA_H", "", '#include "gradscaler.h"', ""]
+    return declarations(manifest, [*guard, f"#define GSC_CUDA_VERSION {manifest.library.cuda_version}"], "cuda")
 
 
 def declarations(manifest, start, part):
@@ -208,11 +208,12 @@ def declarations(manifest, start, part):
 
 
 def cffi(manifest):
-    """Returns declarations without macros and comments, for cffi.FFI.cdef."""
-    lines = [f"// {NOTE}", "// For ffi.cdef(open(...).read()). Structs that grow: set struct_size to ffi.sizeof(...)."]
+    """Returns declarations without macros and comments, for the ffi.cdef of cffi and LuaJIT."""
+    lines = [f"// {NOTE}", "// For ffi.cdef of cffi and LuaJIT. Structs that grow: set struct_size to ffi.sizeof(...)."]
     for item in manifest.items:
         if item.what == "constants":
-            lines += [*typedef(manifest, item), *(f"#define {value.c} {value.value}" for value in item.values)]
+            values = ", ".join(f"{value.c} = {value.value}" for value in item.values)
+            lines += [*typedef(manifest, item), f"enum {{ {values} }};"]
         elif item.what == "struct":
             arrays = {f.name: f"[{f.array}]" if f.array else "" for f in item.fields}
             fields = " ".join(f"{declare(f.c, f.name)}{arrays[f.name]};" for f in item.fields)
@@ -228,7 +229,11 @@ def cffi(manifest):
 
 
 def version_script(manifest):
-    """Returns a node for each minor version that added functions; a node inherits the one before. CUDA has its own."""
+    """Returns a node for each minor version that added functions; a node inherits the one before.
+
+    gradscaler_cuda.h has nodes of its own. A function that changed there moves to the node of its new `since`, so that
+    a program of an older header does not start, instead of calling what has changed.
+    """
     nodes = {}
     for item in manifest.functions.values():
         nodes.setdefault((item.header or "", version_of(item.since)), []).append(item.name)
@@ -250,7 +255,15 @@ def layout_assertions(manifest):
             place = f"offsetof({item.name}, {field.name}) == {field.offset}"
             lines.append(f'_Static_assert({place}, "{item.name}.{field.name}");')
     names = ", ".join(f'"{value.name.lower()}"' for value in manifest.constants["metric"].values)
-    return "\n".join([*lines, "", "#define GSC_METRIC_NAMES " + names]) + "\n"
+    lines += ["", "#define GSC_METRIC_NAMES " + names, "", "/* field, value, whether it is a bit, name */"]
+    rows = [
+        f'    {{"{field.name}", {value.value}, {str(group.kind == "bits").lower()}, "{value.name}"}}'
+        for field in manifest.structs["gsc_policy"].fields
+        if field.takes and (group := manifest.constants[field.takes])
+        for value in group.values
+    ]
+    lines += ["#define GSC_VALUE_NAMES \\", *(f"{row}, \\" for row in rows[:-1]), rows[-1]]
+    return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":

@@ -12,36 +12,58 @@
  *     gsc_state state;
  *     gsc_report report;
  *     gsc_error err;
- *     if (gsc_policy_preset("recommended", &policy, &err) || gsc_state_init(NULL, &policy, &state, &err))
+ *     if (gsc_policy_preset("recommended", &policy, &err) ||
+ *         gsc_state_init(NULL, &policy, &state, &err))
  *         ... err.message ...
  *     options.policy = &policy;
  *     options.loss = &loss; // a gsc_tensor
  *     while (!(state.events & GSC_EVENT_STOPPED)) {
  *         ... loss, and gradients of loss * state.factor.scale ...
- *         if (gsc_unscale(NULL, &state.factor, gradients, f32_gradients, n, &options, &report, &err) ||
+ *         if (gsc_unscale(NULL, &state.factor, gradients, f32_gradients, n, &options, &report,
+ *                         &err) ||
  *             gsc_state_update(NULL, &policy, &state, &report, &state, &err))
  *             ... err.message ...
  *         if (!state.skip) ... optimizer step ...
  *     }
  *
  * Rules for every function:
- * - The caller owns all structs. Only a gsc_context keeps data between calls.
- * - A function returns GSC_OK (0) or a negative GSC_ERROR_*, and writes the same status to
- *   err->status. After an error, only *err was written, unless the text says otherwise. After a
- *   success, the rest of *err is unchanged. `err` is the last argument and can be NULL.
+ * - The caller owns all structs. Only a gsc_context keeps data of a caller between calls.
+ * - A function that returns a gsc_status returns GSC_OK (0) or a negative GSC_ERROR_*, and writes
+ *   the same status to err->status. After an error, only *err was written, unless the text or
+ *   exec.flags say otherwise. After a success, the rest of *err is unchanged. `err` is the last
+ *   argument and can be NULL.
  * - A pointer can be NULL only if the text says so. Tensor data can have any alignment.
  * - Any thread can call any function at any time, as long as no two calls write the same memory and
- *   no call reads memory that another call writes.
- * - No function prints. No function changes the rounding mode or other settings of the
- *   floating-point unit, but calls can raise its status flags. Only functions that create a context
- *   or memory, and gsc_cuda_start, allocate; after a fork, a context also makes its threads anew.
- *   Calls on tensors need up to 120 KiB of stack.
- * - Set `flags` and reserved words to 0 in structs that you make: other values are refused. Copy
- *   and send whole structs, because a later version can keep data in reserved words.
+ *   no call reads memory that another call writes. Outputs of one call overlap nothing else that it
+ *   reads or writes, unless the text says so.
+ * - Strings are UTF-8. Messages show other bytes as "?" and line breaks as spaces.
+ * - No function prints. Only functions that create a context or memory, gsc_cuda_start, and the
+ *   first call on a context after a fork allocate. Calls on tensors need up to 120 KiB of stack in
+ *   this version; 256 KiB will do for every call in all of 1.x.
+ * - Keep the memory that a call was given where it is until the call has returned, on a device
+ *   until the stream has run the call: a host with a garbage collector pins it.
+ * - The bits of results are those of a floating-point unit that rounds to nearest and does not
+ *   flush to zero. In other modes bits differ, also between machines, and flushed numbers are
+ *   zeros; nothing worse happens. No function changes settings of the floating-point unit, but
+ *   calls raise its status flags: a program that traps floating-point exceptions masks the traps
+ *   during a call.
+ * - The library has these effects on a process. On ELF systems the shared library is never
+ *   unloaded. Its threads block all signals except faults. After a fork, the next call on a context
+ *   makes the context's threads again, and CUDA cannot be used if the parent process used it. The
+ *   first call on tensors or of gsc_info_get reads the environment variable GSC_CPU; later calls do
+ *   not.
+ * - In structs that you make, set reserved words to 0, and `flags` to 0 or bits of this header:
+ *   other values are refused, with the status of other wrong values of the struct. Copy and send
+ *   whole structs, because a later version can keep data in reserved words.
+ * - A struct that begins with struct_size can get more fields at its end; other structs keep their
+ *   size within a major version. If a program was built with an older header, the fields that it
+ *   lacks count as 0, and an output that needs one of them is refused with GSC_ERROR_STRUCT_SIZE.
+ *   If a program was built with a newer header, the fields that the library lacks must be 0, and
+ *   outputs set them to 0. A struct_size is a multiple of 8 from 8 to 4,096.
  * - Later versions can add statuses, bits of events, kinds, dtypes, presets and formats. Treat
  *   every status except GSC_OK as a failure, and ignore an unknown bit that the library wrote. From
- *   1.0 on, a preset keeps its rules within a major version, and a format still reads all that it
- *   read.
+ *   1.0 on, a preset keeps its rules within a major version, and a format that is named still reads
+ *   all that it read.
  * - `exec` says where the memory is and what runs the call. NULL: host memory and the calling
  *   thread. A function without `exec` takes host memory.
  */
@@ -53,7 +75,7 @@
 
 #if (defined(UINTPTR_MAX) && UINTPTR_MAX != 0xffffffffffffffff) || \
     (defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__)
-#error "gradscaler is for 64-bit little-endian machines: its structs and saved bytes are laid out for those"
+#error "gradscaler is for 64-bit little-endian machines: the layout of its structs is for those"
 #endif
 
 /*
@@ -93,8 +115,8 @@ typedef int32_t gsc_status;
 /* Statuses that calls return. */
 #define GSC_OK                0   /* done */
 #define GSC_ERROR_NULL        -1  /* a required pointer is NULL */
-#define GSC_ERROR_STRUCT_SIZE -2  /* struct_size is not set, or a field is set that this version
-                                     lacks */
+#define GSC_ERROR_STRUCT_SIZE -2  /* struct_size is not set, or one version lacks a field that
+                                     the other needs */
 #define GSC_ERROR_PRESET      -3  /* no preset has this name */
 #define GSC_ERROR_POLICY      -4  /* a field of the policy is out of range */
 #define GSC_ERROR_STATE       -5  /* no update leads to this state */
@@ -117,30 +139,40 @@ typedef int32_t gsc_status;
                                      this name */
 #define GSC_ERROR_MISMATCH    -19 /* the reports are from ranks with different policies or states */
 
-/* An error. C programs print `message`; bindings make their own text from the other fields. */
+/*
+ * An error. C programs print `message`; bindings make their own text from the other fields. A
+ * message is one line of UTF-8, with a point in numbers in every locale. A message that is too long
+ * is cut at a character and ends with "...". The words of a message can change with every version:
+ * programs read the other fields.
+ */
 typedef struct gsc_error {
-    gsc_status status;       /* what the call returned */
-    int32_t argument;        /* position of the argument in the call, from 0; -1: none */
-    int64_t index;           /* entry of the argument, if the argument is a list; else -1 */
-    char name[24];           /* name of the argument, such as "tensors" or "policy" */
-    char field[32];          /* field of the argument, such as "min_scale"; empty: the whole
-                                argument */
-    double value;            /* the refused number, or the other entry of an overlap; NaN: none */
-    double low;              /* lower limit of the number; the message says if the limit itself
-                                is allowed; NaN: none */
-    double high;             /* upper limit of the number, as `low` */
-    uint32_t subject_length; /* bytes of `message` that name the argument; the rest says what is
-                                wrong */
-    char message[188];       /* such as "policy.backoff_factor is 2: it must be from 0 to 1" */
-    uint64_t reserved[2];    /* 0 */
+    gsc_status status;          /* what the call returned */
+    int32_t argument;           /* position of the argument in the call, from 0; -1: none */
+    int64_t index;              /* entry of the argument, if the argument is a list; else -1 */
+    char name[24];              /* name of the argument, such as "tensors", or of a struct that
+                                   it points to, such as "policy" of options.policy */
+    char field[32];             /* field of the argument, such as "min_scale"; empty: the whole
+                                   argument */
+    double value;               /* the refused number, or the other entry of an overlap; NaN:
+                                   none */
+    double low;                 /* lower limit of the number; the message says if the limit
+                                   itself is allowed; NaN: none */
+    double high;                /* upper limit of the number, as `low` */
+    uint32_t subject_length;    /* bytes at the beginning of `message` that name the argument,
+                                   with the key of an entry and a space at their end; the rest
+                                   says what is wrong. 0: the whole message does */
+    uint32_t requirement_start; /* byte of `message` after "it must be ", from which it says what
+                                   the value must be; 0: not marked */
+    char message[392];          /* such as "policy.backoff_factor is 2: it must be from 0 to 1" */
+    uint64_t reserved[2];       /* 0 */
 } gsc_error;
 
 /* Returns the meaning of a status in a few words. Never NULL, never freed. */
 GSC_API const char *gsc_status_string(gsc_status status);
 
 /*
- * Returns the version of the library that runs, as major << 16 | minor << 8 | patch; GSC_VERSION is
- * the version of this header.
+ * Returns the version of the library that runs, as major << 16 | minor << 8 | patch, with minor and
+ * patch below 256; GSC_VERSION is the version of this header.
  */
 GSC_API uint32_t gsc_version(void);
 
@@ -154,7 +186,8 @@ typedef uint32_t gsc_feature;
 #define GSC_FEATURE_CUDA 1u /* contexts on CUDA devices, see gradscaler_cuda.h */
 
 /*
- * Returns 1 if the library that runs was built with the feature, else 0. gsc_cuda_start checks for
+ * Takes one feature. Returns 0 if the library that runs was built without it or does not know it,
+ * else 1, and for GSC_FEATURE_CUDA the GSC_CUDA_VERSION of that library. gsc_cuda_start checks for
  * a device.
  */
 GSC_API int32_t gsc_has(gsc_feature feature);
@@ -179,13 +212,17 @@ GSC_API gsc_status gsc_struct_init(void *out, uint32_t struct_size, gsc_error *e
  * report.sum_squares:
  *
  *     overflow, or x is not finite: the guard does nothing; loss scaling alone decides
- *     threshold = the least of those that are on: guard_norm, guard_ratio * mean, mean + guard_sigmas * sqrt(variance)
+ *     threshold = the least of those that are on:
+ *         guard_norm, guard_ratio * mean, mean + guard_sigmas * sqrt(variance)
  *     outlier = x > threshold (INCLUSIVE: x >= threshold), after guard_warmup samples
- *     outliers in a row: one more after an outlier, else 0; at guard_max_in_a_row it stops, or lets the outlier through
+ *     outliers in a row: one more after an outlier, else 0
+ *         at guard_max_in_a_row the guard stops, or lets the outlier through
  *     sample = x; for outliers, guard_sample says: x, the threshold or none
  *     weight = 1 - guard_decay; in the warm-up or with guard_decay 0, 1 / samples
- *         d = sample - mean; mean += weight * d; variance = (1 - weight) * (variance + weight * d * d)
- *     multiplier = 1 of a normal step, threshold / x (or as guard_flags say) if it is clipped, 0 if it is skipped
+ *         d = sample - mean; mean += weight * d
+ *         variance = (1 - weight) * (variance + weight * d * d)
+ *     multiplier = 1 of a normal step, 0 of a skipped one
+ *         of a clipped one threshold / x, or as guard_flags say
  *
  * If the mean is not above 0, guard_ratio gives no threshold. If the variance is 0, guard_sigmas
  * gives no threshold, unless guard_init_mean is set.
@@ -344,8 +381,8 @@ typedef struct gsc_policy {
 
 /*
  * Fills *out, made by GSC_POLICY_INIT, with a named set of rules: "recommended" for new work,
- * "guard" for bf16, "none", "static", or the exact rules of a framework, such as "torch" or
- * "megatron".
+ * "guard" for bf16, "none", "static", or the exact rules of the version of a framework that
+ * gsc_preset_summary names, such as "torch" or "megatron".
  */
 GSC_API gsc_status gsc_policy_preset(const char *name, gsc_policy *out, gsc_error *err);
 
@@ -398,9 +435,32 @@ typedef void gsc_task(void *data, uint64_t index);
  * returns another number. Several threads can call it at the same time, and one call on tensors can
  * call it several times. If it refuses the first tasks of a call, the call fails with
  * GSC_ERROR_MEMORY and has written nothing. If it refuses later tasks, the calling thread runs
- * them. Tasks do not block, do not call the caller's code, and need 120 KiB of stack.
+ * them. It does not throw or jump out of the call. Tasks do not block, do not call the caller's
+ * code, and need as much stack as calls on tensors.
  */
 typedef int32_t gsc_parallel_for(void *pool, gsc_task *task, void *data, uint64_t count);
+
+/*
+ * Bits of exec.flags.
+ *
+ * A call on host memory with GSC_EXEC_WRITE_FAILURES that refuses a value of a factor, a report or
+ * a state also writes the result that a device writes, and still returns the error. If this result
+ * is sent to other ranks, no rank steps.
+ * - A factor becomes all zeros, which every call refuses.
+ * - A report becomes all zeros except status, overflow and found_inf, and so does each report of
+ *   options.per_tensor. If digests differ, status_rank_plus_1 is of the first report that differs.
+ *   gsc_report_set_rank instead copies the report, then sets these three fields, the ranks, and
+ *   digest to 0.
+ * - A state becomes a copy of `state` or `from` with the status that the call returns, SKIPPED as
+ *   its only event, skip and skip_f32 1, and guard_multiplier 0.
+ * - Tensors and histograms are not written.
+ *
+ * This happens with GSC_ERROR_FACTOR, GSC_ERROR_REPORT, GSC_ERROR_STATE, GSC_ERROR_VERSION and
+ * GSC_ERROR_MISMATCH, and with GSC_ERROR_VALUE if the product of gsc_factor_multiply is no factor.
+ * A call that refuses another argument writes only *err. A call on a device refuses the flag.
+ */
+typedef uint32_t gsc_exec_flag;
+#define GSC_EXEC_WRITE_FAILURES 1u /* also write an error to the result, as a device does */
 
 /*
  * Where the memory of a call is, and what runs the call. A CPU context takes host memory, without
@@ -408,7 +468,7 @@ typedef int32_t gsc_parallel_for(void *pool, gsc_task *task, void *data, uint64_
  */
 typedef struct gsc_exec {
     uint32_t struct_size;    /* set by the initialiser */
-    uint32_t reserved;       /* 0 */
+    gsc_exec_flag flags;     /* GSC_EXEC_* bits */
     gsc_context *context;    /* NULL: the calling thread */
     void *stream;            /* the queue of a device; NULL on the CPU */
     void *workspace;         /* scratch memory of the device; NULL on the CPU */
@@ -433,8 +493,8 @@ typedef struct gsc_cpu_options {
 #define GSC_CPU_OPTIONS_INIT {GSC_CPU_OPTIONS_SIZE, 0, NULL, NULL}
 
 /*
- * Makes a context of threads. Its own threads sleep between calls; a forked process makes them
- * again. Results have the same bits for any number of threads.
+ * Makes a context of threads. Its own threads sleep between calls. Results have the same bits for
+ * any number of threads.
  */
 GSC_API gsc_status gsc_context_create_cpu(const gsc_cpu_options *options, gsc_context **out,
                                           gsc_error *err);
@@ -487,8 +547,9 @@ typedef struct gsc_factor {
 GSC_API gsc_status gsc_factor_init(double scale, gsc_factor *out, gsc_error *err);
 
 /*
- * Multiplies the scale by `by` and divides the inverse by `by`. To get the mean of k gradients that
- * were added, unscale their sum with the factor times k. *out can be *factor.
+ * Multiplies the scale by `by` and divides the inverse by `by`. Both must stay above 0 and finite
+ * as floats. To get the mean of k gradients that were added, unscale their sum with the factor
+ * times k. *out can be *factor.
  *
  *     by  finite, above 0
  */
@@ -531,7 +592,7 @@ typedef struct gsc_report {
                                         Merge the reports of ranks instead of reducing it */
     int32_t overflow;                /* 1: an element is Inf or NaN or became so, or
                                         options.policy says so, or a device or rank failed */
-    gsc_status status;               /* GSC_OK, or the error of a device or a rank */
+    gsc_status status;               /* GSC_OK, or the error of a call */
     gsc_want measured;               /* GSC_WANT_* bits */
     uint64_t generation;             /* generation of the factor; 0: unknown */
     double amax;                     /* largest finite magnitude after unscaling, before
@@ -605,16 +666,15 @@ typedef uint32_t gsc_merge_kind;
  * one of the reports.
  *
  * If digests differ, the call fails with GSC_ERROR_MISMATCH and the index of the first report that
- * differs from the reports before it. A device returns no error: it makes a report with that status
- * and an overflow, so that no rank steps. A report without a digest, such as the report of a rank
- * that failed or that has no gradients, agrees with all.
+ * differs from the reports before it. A report without a digest, such as the report of a rank that
+ * failed or that has no gradients, agrees with all.
  *
  * Merged reports can be merged again: first in each node, then across nodes. The result has the
  * same bits as one merge of all reports, except sum_squares, which is then a sum of the nodes'
  * sums. If all ranks merge the same groups, all get the same sum. That sum equals one merge's bit
  * by bit if each group except the last has 64 reports and there are at most 64 groups. Give the
- * policy to the last merge. If the merge of a group is refused, the group sends a report of that
- * status with an overflow to the next merge, so that the other groups do not wait.
+ * policy to the last merge. If the merge of a group is refused, the group sends the report of
+ * GSC_EXEC_WRITE_FAILURES to the next merge, so that the other groups do not wait.
  *
  *     reports  NULL only with n = 0
  *     n        0 gives the report of an empty list
@@ -627,9 +687,10 @@ GSC_API gsc_status gsc_report_merge(const gsc_exec *exec, const gsc_report *repo
 /*
  * Writes *factor with its inverse multiplied by min(1, max_norm / (norm + 1e-6)), as
  * torch.nn.utils.clip_grad_norm_ does. The report needs GSC_WANT_NORM. After gsc_measure, unscale
- * with *out to clip in the same pass. If an optimizer takes a multiplier, pass out->inverse_f32. To
- * also clip outliers, make both factors from the same factor, and unscale with the one that has the
- * smaller inverse: one after the other, they clip too much. *out can be *factor.
+ * with *out to clip in the same pass. If an optimizer takes a multiplier, pass out->inverse_f32; it
+ * becomes 0 if the inverse is too small for a float. To also clip outliers, make both factors from
+ * the same factor, and unscale with the one that has the smaller inverse: one after the other, they
+ * clip too much. *out can be *factor.
  *
  *     factor    NULL: 1
  *     max_norm  finite, above 0
@@ -657,7 +718,7 @@ typedef uint32_t gsc_event;
 #define GSC_EVENT_GREW           1u    /* the scale became larger */
 #define GSC_EVENT_BACKED_OFF     2u    /* the scale became smaller */
 #define GSC_EVENT_SKIPPED        4u    /* an overflow, a held bad loss, a skipped outlier, or a
-                                          failure on a device: leave the parameters alone */
+                                          failure: leave the parameters alone */
 #define GSC_EVENT_ABSORBED       8u    /* skipped, but hysteresis or tolerance kept the scale */
 #define GSC_EVENT_AT_CEILING     16u   /* max_scale limited a growth */
 #define GSC_EVENT_AT_FLOOR       32u   /* min_scale limited a backoff */
@@ -682,16 +743,16 @@ typedef struct gsc_state {
     gsc_factor next;               /* the newest scale. Without apply_delay it equals `factor`.
                                       With apply_delay the next update copies it to `factor`; a
                                       loss that you scale before that update needs `next` */
-    int64_t good_steps;            /* good steps since the last overflow or growth, even if
-                                      max_scale limited it; with GSC_GROWTH_EVERY since the last
-                                      overflow */
+    int64_t good_steps;            /* good steps since the last overflow or growth; a growth that
+                                      max_scale limited also counts; with GSC_GROWTH_EVERY since
+                                      the last overflow */
     int64_t steps_since_change;    /* all steps since the scale changed */
     int64_t overflows_since_reset; /* overflows not reset yet */
     int64_t failed_backoffs;       /* overflows in a row that could not lower the scale */
     int64_t bad_losses_in_a_row;   /* bad losses in a row: a finite loss sets this to 0, and so
                                       does a step without overflow of an unknown loss */
     gsc_event events;              /* GSC_EVENT_* of the last update */
-    gsc_status status;             /* GSC_OK, or the error of the last update on a device */
+    gsc_status status;             /* GSC_OK, or the error of the last update */
     int64_t total_updates;         /* updates since the start */
     int64_t total_overflows;       /* overflows since the start, without the guard's skips and
                                       held bad losses */
@@ -713,7 +774,7 @@ typedef struct gsc_state {
     double guard_value;            /* norm or number that the last update judged; 0: none */
     int64_t total_guard_clips;     /* steps since the start that the guard clipped */
     int64_t nans_in_a_row;         /* updates in a row with a NaN among the gradients; an
-                                      overflow of unknown elements keeps this */
+                                      overflow without known elements does not change it */
     int64_t empty_in_a_row;        /* updates in a row with GSC_EVENT_EMPTY */
     int64_t updates_at_growth;     /* total_updates when the scale last grew; before any growth,
                                       at the first good step; 0: neither yet */
@@ -775,7 +836,7 @@ typedef uint32_t gsc_cause;
 #define GSC_CAUSE_OUTLIER     2u /* `value` is above `threshold`, or equal to it with INCLUSIVE */
 #define GSC_CAUSE_CEILING     3u /* a growth would reach max_scale, and ceiling_rule stops */
 #define GSC_CAUSE_OTHER_STATE 4u /* a combined state decided this */
-#define GSC_CAUSE_FAILURE     5u /* the update failed on a device; see state.status */
+#define GSC_CAUSE_FAILURE     5u /* the update failed; see state.status */
 #define GSC_CAUSE_BAD_LOSS    6u /* the loss was not finite before it was scaled */
 
 /* Why the last update took, clipped or skipped its step. */
@@ -819,7 +880,8 @@ GSC_API gsc_status gsc_state_reason(const gsc_state *state, const gsc_report *re
  * update has GSC_EVENT_CLIPPED, *out is *factor with its inverse multiplied by
  * state->guard_multiplier, else *out is *factor. Pass the factor that the gradients were scaled by:
  * a copy of state->factor from before the update. If the optimizer itself multiplies the gradients,
- * pass it out->inverse_f32, and state->skip_f32 as found_inf. *out can be *factor.
+ * pass it out->inverse_f32, which becomes 0 if the inverse is too small for a float, and
+ * state->skip_f32 as found_inf. *out can be *factor.
  *
  *     factor  NULL: 1
  */
@@ -856,15 +918,19 @@ GSC_API gsc_status gsc_state_load(const void *bytes, uint64_t size, gsc_policy *
  * Ranks that hold parts or copies of one model each have a state; all these states are equal. Each
  * rank writes its rank and a digest into the report of its own gradients, gathers the reports of
  * all ranks in order, and merges them. If a call fails on a rank, that rank sends a report of zeros
- * with `status` and `overflow`: no rank waits for it, and the update fails on all ranks:
+ * with `status`, `overflow` and its rank: no rank waits for it, and the update fails on all ranks:
  *
- *     gsc_status status = gsc_unscale(NULL, &state.factor, gradients, f32_gradients, n, &options, &report, &err);
+ *     gsc_status status = gsc_unscale(NULL, &state.factor, gradients, f32_gradients, n, &options,
+ *                                     &report, &err);
+ *     if (status == GSC_OK)
+ *         status = gsc_report_set_rank(NULL, &report, &policy, &state, rank, &report, &err);
  *     if (status != GSC_OK)
- *         report = (gsc_report){.status = status, .overflow = 1};
- *     gsc_report_set_rank(NULL, &report, &policy, &state, rank, &report, NULL);
+ *         report = (gsc_report){.status = status, .overflow = 1, .status_rank_plus_1 = rank + 1};
  *     MPI_Allgather(&report, sizeof report, MPI_BYTE, all, sizeof report, MPI_BYTE, comm);
- *     if (gsc_report_merge(NULL, all, ranks, GSC_MERGE_SHARDS, &policy, &report, &err) != GSC_OK) ... all stop: err.message ...
- *     if (gsc_state_update(NULL, &policy, &state, &report, &state, &err) != GSC_OK) ... all stop: the call of one failed ...
+ *     if (gsc_report_merge(NULL, all, ranks, GSC_MERGE_SHARDS, &policy, &report, &err) != GSC_OK)
+ *         ... all stop: err.message ...
+ *     if (gsc_state_update(NULL, &policy, &state, &report, &state, &err) != GSC_OK)
+ *         ... all stop: the call of one failed ...
  *     if (!state.skip) ... optimizer step ...
  *
  * If ranks hold copies of the same gradients, as after an all-reduce, the merge would count their
@@ -879,8 +945,7 @@ GSC_API gsc_status gsc_state_load(const void *bytes, uint64_t size, gsc_policy *
 /*
  * Writes a digest of all that decides later steps: rules, scales, counts and means, but not totals,
  * generations, events, init_scale and the counts that only a diagnosis reads. It is never 0, and
- * the same on every device and in every language. Compare digests only within one version of this
- * library.
+ * the same on every device and in every language. Compare digests only if gsc_version is the same.
  *
  *     policy  NULL: digest of the state alone
  *     state   NULL: digest of the policy alone; one of both is required
@@ -914,7 +979,9 @@ GSC_API gsc_status gsc_report_set_rank(const gsc_exec *exec, const gsc_report *r
  *                            {.key = "_growth_tracker", .kind = GSC_ENTRY_NUMBER, .value = 3.0}};
  *     gsc_note notes[16];
  *     uint64_t count;
- *     if (gsc_state_import("torch", NULL, entries, 3, NULL, &policy, &state, notes, 16, &count, &err) != GSC_OK) ... err.message ...
+ *     if (gsc_state_import("torch", NULL, entries, 3, NULL, &policy, &state, notes, 16,
+ *                          &count, &err) != GSC_OK)
+ *         ... err.message ...
  *     for (uint64_t i = 0; i < count && i < 16; i++)
  *         puts(notes[i].message);
  *
@@ -960,7 +1027,7 @@ typedef uint32_t gsc_note_kind;
                                             also from gsc_state_diagnose, with the scale as
                                             `value` */
 #define GSC_NOTE_LOST                6u  /* the format has no key for `field`; `value` is lost */
-#define GSC_NOTE_FAILURE             7u  /* diagnosis: a call failed on a device or on a rank,
+#define GSC_NOTE_FAILURE             7u  /* diagnosis: a call failed, here or on another rank,
                                             and no rank steps; `value` is the status */
 #define GSC_NOTE_NOT_FINITE          8u  /* diagnosis: Inf or NaN that no scale cures; `value` is
                                             their number, 0 if unknown; `entry` is the last
@@ -988,17 +1055,25 @@ typedef uint32_t gsc_note_kind;
                                             min_scale: `field` is that limit; from
                                             gsc_state_import, and in a diagnosis */
 
-/* A message from a call that succeeded. */
+/*
+ * A message from a call that succeeded. Its text is like the text of a gsc_error: programs read the
+ * other fields. Notes on entries come in this order: UNUSABLE, OUTSIDE_LIMITS, CHANGED, LOST,
+ * FORMAT, IGNORED, MISSING.
+ */
 typedef struct gsc_note {
-    gsc_note_kind kind;   /* GSC_NOTE_* */
-    uint32_t flags;       /* 0 */
-    int64_t entry;        /* index in the call's list, entries or per_tensor, from 0; -1: none */
-    double value;         /* the number in force from now on, or as `kind` says */
-    char field[32];       /* field of the policy or the state, or empty; with FORMAT the name of
-                             the format */
-    char message[312];    /* a sentence, such as "growth_interval is not among the entries: it is
-                             1000, as in the policy" */
-    uint64_t reserved[2]; /* 0 */
+    gsc_note_kind kind;    /* GSC_NOTE_* */
+    uint32_t flags;        /* 0 */
+    int64_t entry;         /* index in the call's list, entries or per_tensor, from 0; -1: none */
+    double value;          /* the number in force from now on, or as `kind` says */
+    char field[32];        /* field of the policy or the state, or empty; with FORMAT the name of
+                              the format */
+    uint32_t value_start;  /* byte of `message` at which a MISSING or LOST note, or a CHANGED
+                              note about a rule, names `value`, such as "CLAMP" or
+                              "CLIP|INCLUSIVE": bindings can write their own name there */
+    uint32_t value_length; /* bytes of that name; 0: none is marked */
+    char message[432];     /* a sentence, such as "growth_interval is not among the entries: it
+                              is 1000, as in the policy" */
+    uint64_t reserved[2];  /* 0 */
 } gsc_note;
 
 /*
@@ -1009,6 +1084,33 @@ GSC_API const char *gsc_format_name(uint32_t index);
 
 /* Returns a sentence on the framework and the content of format `index`, or NULL after the last. */
 GSC_API const char *gsc_format_summary(uint32_t index);
+
+/* format_key.uses: where a key occurs. */
+typedef uint32_t gsc_key_use;
+#define GSC_KEY_SAVED    1u /* checkpoints: gsc_state_import reads it */
+#define GSC_KEY_SETTING  2u /* settings: gsc_policy_import reads it */
+#define GSC_KEY_NUMBERED 4u /* the key can end with another number instead of 0, or without _0 */
+
+/* A key that a format reads. */
+typedef struct gsc_format_key {
+    char key[32];         /* without a prefix; ends with a zero */
+    char field[32];       /* field that it sets or decides: of the policy, or `scale` and the
+                             counts of the state, as the format gradscaler names them */
+    gsc_key_use uses;     /* GSC_KEY_* bits */
+    uint32_t flags;       /* 0 */
+    uint64_t reserved[1]; /* 0 */
+} gsc_format_key;
+
+/*
+ * Lists the keys that a format reads, the format's own first. A key is there twice if it sets one
+ * field in checkpoints and another one in settings.
+ *
+ *     keys           NULL only with keys_capacity = 0
+ *     keys_capacity  capacity of the list; further keys are only counted
+ *     keys_count     number of keys; NULL: not wanted
+ */
+GSC_API gsc_status gsc_format_keys(const char *format, gsc_format_key *keys, uint64_t keys_capacity,
+                                   uint64_t *keys_count, gsc_error *err);
 
 /*
  * Reads a checkpoint. *out_policy, made by GSC_POLICY_INIT, becomes `policy` with the settings in
@@ -1064,9 +1166,9 @@ GSC_API gsc_status gsc_state_export(const char *format, const char *prefix,
  * Reads the settings of a framework's scaler: the arguments of its constructor or program, or its
  * section of a configuration. *out_policy, made by GSC_POLICY_INIT, becomes `policy` with these
  * settings; both can be one struct. Every format also reads the fields of gsc_policy by their own
- * names. `format` can be the name of a guard preset, which has no other keys. If the prefix is
- * DeepSpeed's section for bf16, or if that section is on and fp16 is off, the scale is 1 forever,
- * whatever `policy` starts with.
+ * names. `format` can also be the name of a preset that is no format, such as "guard": it has no
+ * other keys. If the prefix is DeepSpeed's section for bf16, or if that section is on and fp16 is
+ * off, the scale is 1 forever, whatever `policy` starts with.
  *
  *     prefix          beginning of the keys, up to a dot, such as "fp16"; other keys are ignored,
  *                     but a prefix that no key has is refused; NULL: none
@@ -1089,7 +1191,8 @@ GSC_API gsc_status gsc_policy_import(const char *format, const char *prefix,
  *
  *     gsc_entry metrics[32];
  *     uint64_t count;
- *     if (gsc_state_metrics(&policy, &state, &report, metrics, 32, &count, &err) != GSC_OK) ... err.message ...
+ *     if (gsc_state_metrics(&policy, &state, &report, metrics, 32, &count, &err) != GSC_OK)
+ *         ... err.message ...
  *     for (uint64_t i = 0; i < count && i < 32; i++)
  *         if (metrics[i].kind != GSC_ENTRY_NULL)
  *             printf("%s=%.9g ", metrics[i].key, metrics[i].value);
@@ -1148,13 +1251,14 @@ GSC_API gsc_status gsc_state_metrics(const gsc_policy *policy, const gsc_state *
 /*
  * Lists the faults of a run as notes, the most important first. Each message says what to do. A
  * count of 0 means that no fault was found. Behaviour that a framework's policy has by design is no
- * fault. All memory is host memory. A report with an error status is accepted. The limits, such as
- * the share of overflows, can change with a version.
+ * fault. All memory is host memory. A report with an error status is accepted. Shares are of
+ * `steps`, or of the overflows if these are more. The limits, such as the share of overflows, can
+ * change with a version.
  *
  *     report            NULL: the last gradients are unknown
  *     per_tensor        NULL: the notes name only the last tensor that is not finite
  *     per_tensor_count  ignored if per_tensor is NULL
- *     steps             updates so far; 0: not known
+ *     steps             updates so far; 0: state.total_updates
  *     planned_steps     updates of the whole run; 0: not known
  *     notes             NULL only with notes_capacity = 0
  *     notes_capacity    capacity of the list; further notes are only counted
@@ -1315,9 +1419,9 @@ GSC_API gsc_status gsc_scale(const gsc_exec *exec, const gsc_factor *factor,
  * - If the merged report has no overflow and, with GSC_BAD_LOSS_HOLD, no bad loss, update with the
  *   report of the sums, and leave the parameters alone if state.skip is 1.
  * - Else update with the merged report, so that the scale backs off or, with GSC_BAD_LOSS_HOLD,
- *   stays. Ignore its state.skip: SKIPPED is about what was left out, and max_failed_backoffs
- *   counts such steps. Take the step of the other micro-batches, if there are any and the report of
- *   the sums has no overflow. A guard does not judge this step.
+ *   stays. Do not read state.skip of this update: it is about the micro-batches that were left out.
+ *   The update still counts for max_failed_backoffs. Take the step of the other micro-batches, if
+ *   there are any and the report of the sums has no overflow. A guard does not judge this step.
  *
  *     factor   NULL: 1
  *     tensors  NULL only with n = 0
@@ -1344,7 +1448,7 @@ GSC_API gsc_status gsc_unscale_accumulate(const gsc_exec *exec, const gsc_factor
  *     tensors           NULL only with n = 0
  *     out               `tensors` itself for a call in place; NULL only with n = 0
  *     scratch           overwritten even if the call fails
- *     scratch_capacity  capacity of `scratch`, in numbers: 2 * n
+ *     scratch_capacity  capacity of `scratch`, in numbers: at least 2 * n
  */
 GSC_API gsc_status gsc_tensors_check_overlap(const gsc_tensor *tensors, const gsc_tensor *out,
                                              uint64_t n, uint64_t *scratch,

@@ -5,6 +5,8 @@
 
 #include "gradscaler.h"
 
+#define GSC_CUDA_VERSION 1
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -13,7 +15,10 @@ extern "C" {
 
 /*
  * Calls on a CUDA device. This header is provisional: until the library has run on devices of
- * several kinds, a minor version can change it.
+ * several kinds, a minor version can change it, and how calls of gradscaler.h treat a CUDA context.
+ * A change that programs of an older header would notice raises GSC_CUDA_VERSION. Use this header
+ * only if gsc_has(GSC_FEATURE_CUDA) == GSC_CUDA_VERSION. On ELF systems a changed function also has
+ * another symbol version: a program of an older header does not find it.
  *
  * With a CUDA context in gsc_exec, tensor data, factors, states, reports and histograms are memory
  * that the device can access, aligned to 8 bytes except for tensor data. gsc_exec, options,
@@ -23,20 +28,19 @@ extern "C" {
  * and numbers of that time.
  *
  *     gsc_exec.stream          CUstream; NULL is the legacy default stream
- *     gsc_exec.workspace       scratch memory of the device, aligned to 8 bytes; only calls on tensors need it
+ *     gsc_exec.workspace       scratch memory of the device, aligned to 8 bytes; only calls on
+ *                              tensors need it
  *     gsc_exec.workspace_size  its bytes, at least as many as gsc_workspace_size says
  *
- * The device detects errors in its memory after the call has returned. Then report.status or
- * state.status has the error, the report has an overflow (overflow, found_inf), the state says skip
- * (skip, skip_f32, GSC_EVENT_SKIPPED), and the rest is unchanged. A factor that cannot be made
- * becomes all zeros, which every call refuses. To get an error message, make the same call on the
- * host with copies of these structs. If the driver refuses a launch, the call fails, but its
- * earlier launches still run.
+ * The device finds wrong values in its memory after the call has returned GSC_OK. It then writes
+ * what GSC_EXEC_WRITE_FAILURES says: a report or a state has the error as its status. To get an
+ * error message, make the same call on the host with copies of these structs. If the driver refuses
+ * a launch, the call fails, but its earlier launches still run.
  */
 
 /*
  * Starts the CUDA driver and checks that there is a device. If there is none, returns
- * GSC_ERROR_UNAVAILABLE, and err->message says why. A process that is forked later cannot use CUDA.
+ * GSC_ERROR_UNAVAILABLE, and err->message says why.
  */
 GSC_API gsc_status gsc_cuda_start(gsc_error *err);
 
@@ -59,8 +63,7 @@ typedef struct gsc_cuda_options {
  * Makes a context on a CUDA device. It uses the device's primary context, which frameworks share.
  * It loads the kernels, so that no later call has to; this takes seconds the first time on a
  * machine. Make one context for each device, not one for each call. Minimum: compute capability
- * 7.0, driver of CUDA 11.0. A process that was forked after CUDA was used cannot use it.
- * cudaDeviceReset ends the context, so destroy it before.
+ * 7.0, driver of CUDA 11.0. cudaDeviceReset ends the context, so destroy it before.
  */
 GSC_API gsc_status gsc_context_create_cuda(const gsc_cuda_options *options, gsc_context **out,
                                            gsc_error *err);
@@ -108,7 +111,7 @@ GSC_API gsc_status gsc_memory_copy(const gsc_exec *exec, void *to, const void *f
 GSC_API gsc_status gsc_exec_wait(const gsc_exec *exec, gsc_error *err);
 
 /*
- * Writes the bytes of exec->workspace that any of these calls needs for this list; 0 on the CPU.
+ * Writes the bytes of exec->workspace that any call on tensors needs for this list; 0 on the CPU.
  *
  *     tensors  NULL only with n = 0
  *     options  NULL: no options

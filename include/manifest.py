@@ -25,7 +25,7 @@ MEMBER = {"name": str, "type": str, "pass?": str, "takes?": str}
 FIELD = MEMBER | {"doc": str, "array?": int, "since?": str}
 ARGUMENT = MEMBER | {"null?": str, "count?": str, "counts?": str, "required?": bool, "unit?": str, "const?": bool}
 VALUE = {"name": str, "value": int, "doc": str, "since?": str}
-LIBRARY = {"name": str, "version": str, "first": str, "doc": str}
+LIBRARY = {"name": str, "version": str, "first": str, "cuda_version": int, "doc": str}
 ITEMS = {
     "section": {"section": str, "header?": ("cuda",), "doc?": str},
     "constants": {
@@ -135,6 +135,9 @@ class Manifest:
         if not match:
             raise ManifestError(f"library: version is {self.library.version!r}, not MAJOR.MINOR.PATCH")
         self.version, self.first = tuple(map(int, match.groups())), self.library.first
+        if max(self.version[1:]) > 255:  # GSC_VERSION has 8 bits for each
+            raise ManifestError(f"library: version is {self.library.version}, but minor and patch must be below 256")
+        self._lines("library", self.library.doc)
         self.items = []
         for number, table in enumerate(top.item, 1):
             self.items.append(self._item(number, table, self.items[-1].name if self.items else "library"))
@@ -161,10 +164,20 @@ class Manifest:
         if what not in ("section", "constants") and not re.fullmatch(r"gsc_[a-z0-9_]+", name):
             raise ManifestError(f"{name}: {what} is no name that starts with gsc_")
         item.what, item.name = what, name
+        self._lines(name, item.doc or "")
         if what != "section":
             item.header = next((i.header for i in self.items[::-1] if i.what == "section"), None)
             self._since(item.name, item)
         return item
+
+    @staticmethod
+    def _lines(where, doc):
+        """Checks the lines of a doc that are not wrapped: in the header " * " stands before them."""
+        for line in doc.split("\n"):
+            if line.startswith("    ") and len(line) + 3 > WIDTH:
+                raise ManifestError(
+                    f"{where}: doc has a line of {len(line)} characters, more than {WIDTH - 3}: {line.strip()}"
+                )
 
     def _since(self, where, it, item=None):
         if it.since is None:
@@ -325,6 +338,13 @@ class Manifest:
     def _callable(self, item):
         item.args = [self._member(item, table, ARGUMENT, ARGUMENT_PASSES) for table in item.args]
         self._unique((arg.name for arg in item.args), f"{item.name}.")
+        since = {i.name: i.since for i in self.items if i.what != "section"}
+        for arg in item.args:
+            for name in {arg.type, arg.takes} & since.keys():
+                if version_of(since[name]) > version_of(item.since):
+                    raise ManifestError(
+                        f"{arg.where}: {name} is there since {since[name]}, but {item.name} since {item.since}"
+                    )
         if item.returns not in ("void", "string") and self.base(item.returns) not in SIZES:
             raise ManifestError(f"{item.name}: returns {item.returns}, which is not void, string, a scalar or an alias")
         args = {arg.name: arg for arg in item.args}

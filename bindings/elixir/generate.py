@@ -720,10 +720,12 @@ def structs(manifest):
     for item in groups(manifest):
         lines += [f"  def all(:{item.name}) do", "    ["]
         lines += [*rows([f"{atom(value)}: {value.value}" for value in item.values], "      "), "    ]", "  end", ""]
-    lines.append('  @doc "Returns the group of constants for a field of a policy; nil if the field takes a number."')
-    takers = [field for field in manifest.structs["gsc_policy"].fields if field.takes]
-    lines += [f'  def of_field("{field.name}"), do: :{field.takes}' for field in takers]
-    lines += ["  def of_field(_other), do: nil", "", *CONSTANTS_TAIL.split("\n")]
+    lines.append('  @doc "Returns the names of a value in a field of a policy; nil if the field takes a number."')
+    for field in manifest.structs["gsc_policy"].fields:
+        if field.takes:
+            name = "names" if manifest.constants[field.takes].kind == "bits" else "name"
+            lines.append(f'  def of_field("{field.name}", value), do: {name}(:{field.takes}, trunc(value))')
+    lines += ["  def of_field(_other, _value), do: nil", "", *CONSTANTS_TAIL.split("\n")]
     for item in manifest.structs.values():
         if visible(manifest, item.name):
             lines += ["", *struct(manifest, item)]

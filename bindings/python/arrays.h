@@ -172,21 +172,29 @@ static bool gsc_py_may_export(PyObject *array)
     return may;
 }
 
-/* Raises why an array does not give its buffer, from the current exception. */
-static bool gsc_py_no_buffer(PyObject *array, const char *list, Py_ssize_t index)
+/* Returns why an array does not give its buffer, by the buffer that it gives with fewer demands;
+ * NULL if that does not tell. */
+static PyObject *gsc_py_why_no_buffer(PyObject *array, bool writable)
+{
+    Py_buffer view;
+    if (!PyObject_CheckBuffer(array))
+        return PyUnicode_FromFormat("is no array but %R", (PyObject *)Py_TYPE(array));
+    if (PyObject_GetBuffer(array, &view, PyBUF_INDIRECT) != 0)
+        return NULL;
+    const bool is_dense = PyBuffer_IsContiguous(&view, 'A'), is_read_only = view.readonly;
+    PyBuffer_Release(&view);
+    return !is_dense ? PyUnicode_FromString("is not contiguous: pass a contiguous copy")
+           : writable && is_read_only ? PyUnicode_FromString("is read-only: pass a writable copy")
+                                      : NULL;
+}
+
+/* Raises why an array does not give its buffer; without another cause, the current exception. */
+static bool gsc_py_no_buffer(PyObject *array, bool writable, const char *list, Py_ssize_t index)
 {
     PyObject *why = gsc_py_refusal();
-    const char *text = why ? PyUnicode_AsUTF8AndSize(why, NULL) : NULL;
     if (!why)
         return false;
-    PyObject *known = NULL;
-    if (text && strstr(text, "contiguous"))
-        known = PyUnicode_FromString("is not contiguous: pass a contiguous copy");
-    else if (text && (strstr(text, "read-only") || strstr(text, "readonly") ||
-                      strstr(text, "not writable")))
-        known = PyUnicode_FromString("is read-only: pass a writable copy");
-    else if (!PyObject_CheckBuffer(array))
-        known = PyUnicode_FromFormat("is no array but %R", (PyObject *)Py_TYPE(array));
+    PyObject *known = gsc_py_why_no_buffer(array, writable);
     PyErr_Clear();
     if (known) {
         Py_DECREF(why);
@@ -217,7 +225,7 @@ static bool gsc_py_tensor(PyObject *array, Py_buffer *view, gsc_tensor *tensor, 
         /* JAX arrays of narrow dtypes have no buffer; their exports do not say that they are
          * read-only. */
         if (!PyErr_ExceptionMatches(PyExc_Exception) || !gsc_py_may_export(array))
-            return gsc_py_no_buffer(array, list, index);
+            return gsc_py_no_buffer(array, writable, list, index);
         if (writable)
             return gsc_py_raise_at(
                 GSC_ERROR_VALUE, list, index,
@@ -633,8 +641,9 @@ static bool gsc_py_init(PyObject *module)
             "gradscaler.Error",
             "What a call refused: `status` (a Status), `name` of the argument and its `field`, "
             "`index` of the array or -1, `value` and what it may be from `low` to `high`, each "
-            "None if there is none. Nothing was changed, unless a device failed when others had "
-            "begun.",
+            "None if there is none. `why` is the sentence without the argument, `requirement` its "
+            "part on what the value must be, or empty. A version can change the words. Nothing was "
+            "changed, unless a device failed when others had begun.",
             PyExc_ValueError, NULL);
     if (!gsc_py_memory_type)
         gsc_py_memory_type = gsc_py_memory_make_type();

@@ -34,7 +34,7 @@ class Memory:
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
 Place = Buffer | Memory | tuple[Memory, int]
-On = Context | tuple[Context, int, Memory | None] | None
+On = Context | tuple[Context, int, Memory | None] | tuple[Context | None, int, Memory | None, int] | None
 
 class Error(ValueError):
     status: int
@@ -48,6 +48,7 @@ class Error(ValueError):
     high: float | None
     subject_length: int
     why: str
+    requirement: str
 """
 STATE = '''\
     @classmethod
@@ -118,12 +119,17 @@ def field_type(field):
 
 
 def struct(manifest, item):
-    doc = [*paragraphs(words(manifest, item.doc), WIDTH - 8), ""]
+    doc, rows, apart = paragraphs(words(manifest, item.doc), WIDTH - 8), [], []
     for field in item.fields:
-        row = f"{field.name}: {words(manifest, field.doc)}"
-        doc += textwrap.wrap(row, WIDTH - 4, subsequent_indent="    ", break_on_hyphens=False)
+        if field.name != "struct_size":  # which Python sets
+            row = f"{field.name}: {words(manifest, field.doc)}"
+            rows += textwrap.wrap(row, WIDTH - 4, subsequent_indent="    ", break_on_hyphens=False)
+    if item.name == "gsc_policy":  # gradscaler.Policy has the same fields and another first paragraph
+        apart = [f'    _fields_doc_ = """{rows[0]}', *(f"    {row}" for row in rows[1:]), '    """', ""]
+    else:
+        doc += ["", *rows]
     lines = [f"class {class_of(item.name)}(Struct):", f'    """{doc[0]}']
-    lines += [*(f"    {line}".rstrip() for line in doc[1:]), '    """', "", "    _fields_ = ["]
+    lines += [*(f"    {line}".rstrip() for line in doc[1:]), '    """', "", *apart, "    _fields_ = ["]
     lines += [*(f'        ("{f.name}", {field_type(f)}),' for f in item.fields), "    ]"]
     taken = [f'"{f.name}": {class_of(f.takes)}' for f in item.fields if f.takes]
     lines += [f"    _takes_ = {{{', '.join(taken)}}}"] if taken else []

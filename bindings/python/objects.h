@@ -18,7 +18,6 @@ static PyObject *gsc_py_error;
 
 static PyObject *gsc_py_text(const char *text)
 {
-    /* A long message can be cut inside a character. */
     return PyUnicode_DecodeUTF8(text, (Py_ssize_t)strlen(text), "replace");
 }
 
@@ -37,13 +36,15 @@ static PyObject *gsc_py_number_or_none(double value)
 
 /*
  * Raises Error with the sentence `where` `why`; takes both references. In an overlap error, the
- * value is the index of the other array.
+ * value is the index of the other array. The library counts bytes, Python characters: `why` and
+ * `requirement` are texts of their own.
  */
 static void gsc_py_raise_as(const gsc_error *err, PyObject *where, PyObject *why)
 {
     const bool has_other = err->status == GSC_ERROR_OVERLAP && !isnan(err->value);
     PyObject *text = where && why ? PyUnicode_FromFormat("%U%U", where, why) : NULL;
     PyObject *error = text ? PyObject_CallFunctionObjArgs(gsc_py_error, text, NULL) : NULL;
+    const char *requirement = err->requirement_start ? err->message + err->requirement_start : "";
     if (error) {
         gsc_py_set(error, "status", PyLong_FromLong(err->status));
         gsc_py_set(error, "argument", PyLong_FromLong(err->argument));
@@ -56,6 +57,7 @@ static void gsc_py_raise_as(const gsc_error *err, PyObject *where, PyObject *why
         gsc_py_set(error, "high", gsc_py_number_or_none(err->high));
         gsc_py_set(error, "subject_length", PyLong_FromSsize_t(PyUnicode_GetLength(where)));
         gsc_py_set(error, "why", Py_NewRef(why));
+        gsc_py_set(error, "requirement", gsc_py_text(requirement));
         PyErr_SetObject(gsc_py_error, error);
     }
     Py_XDECREF(error);
@@ -329,7 +331,7 @@ static bool gsc_py_struct(PyObject *object, gsc_py_place *place, void *copy, siz
 
 static void gsc_py_struct_back(const gsc_py_place *place, const void *copy, size_t size)
 {
-    if (place->view.obj)
+    if (place->view.obj && place->at == copy)
         memcpy(place->view.buf, copy, size);
 }
 
@@ -579,12 +581,13 @@ typedef struct gsc_py_exec {
     int device; /* CUDA ordinal; -1: the host */
 } gsc_py_exec;
 
-/* Reads None, a context, or (context, stream, workspace or None) on a device. */
+/* Reads None, a context, or (context or None, stream, workspace or None) and, if given, flags. */
 static bool gsc_py_exec_of(PyObject *object, gsc_py_exec *on)
 {
     PyObject *context = object, *workspace = Py_None;
     unsigned long long stream = 0;
-    if (PyTuple_Check(object) && !PyArg_ParseTuple(object, "OKO", &context, &stream, &workspace))
+    if (PyTuple_Check(object) &&
+        !PyArg_ParseTuple(object, "OKO|I", &context, &stream, &workspace, &on->exec.flags))
         return false;
     if (!gsc_py_context_of(context, &on->exec.context, &on->device))
         return false;

@@ -8,7 +8,7 @@
 
 %typemap(in) const gsc_exec *exec (gsc_py_exec on = {GSC_EXEC_INIT, -1}) {
   if (!gsc_py_exec_of($input, &on)) SWIG_fail;
-  $1 = on.exec.context ? &on.exec : NULL;
+  $1 = &on.exec;
 }
 %typemap(in) gsc_context *context (int device) {
   if (!gsc_py_context_of($input, &$1, &device)) SWIG_fail;
@@ -65,9 +65,11 @@
   if (!gsc_py_struct($input, &place, &copy, sizeof copy, grows, true, "$1_name")) SWIG_fail;
   $1 = place.at;
 }
-%typemap(argout) const type * ""
-%typemap(argout) type * "gsc_py_struct_back(&place$argnum, &copy$argnum, sizeof copy$argnum);"
-%typemap(freearg) const type *, type * "gsc_py_release(&place$argnum);"
+%typemap(freearg) const type * "gsc_py_release(&place$argnum);"
+%typemap(freearg) type * {
+  gsc_py_struct_back(&place$argnum, &copy$argnum, sizeof copy$argnum); /* also after an error */
+  gsc_py_release(&place$argnum);
+}
 %enddef
 
 /* A list of structs is one buffer. */

@@ -41,7 +41,7 @@ enum { WORD = sizeof(uint32_t), HEAD = 256 /* of a workspace: the factor that cl
 /* A call under way. */
 struct run {
     const struct xla_frame *frame;
-    const gsc_exec *on; /* NULL: host memory */
+    bool cuda;
     gsc_exec exec;
     gsc_policy *policy; /* NULL: none */
     gsc_policy policy_copy;
@@ -328,11 +328,9 @@ static void *enqueue_on(struct run *run)
         run->wrong = "there are too few results";
         return NULL;
     }
-    run->exec = (gsc_exec)GSC_EXEC_INIT;
     run->exec.stream = args.stream;
     run->exec.context = context_of(
         device_of(((const struct xla_buffer *)results->items[results->size - 1])->data), &run->err);
-    run->on = &run->exec;
     return NULL;
 }
 
@@ -358,7 +356,7 @@ static gsc_status copy_tensors(const struct run *run, gsc_tensor *to, const gsc_
     gsc_status status = GSC_OK;
     for (uint64_t i = 0; i < n && status == GSC_OK; i++)
         if (to[i].data != from[i].data)
-            status = gsc_memory_copy(run->on, to[i].data, from[i].data,
+            status = gsc_memory_copy(&run->exec, to[i].data, from[i].data,
                                      from[i].count * gsc_dtype_size(from[i].dtype), err);
     return status;
 }
@@ -385,26 +383,27 @@ static gsc_status on_tensors(struct run *run, int64_t call, const struct tensors
         measure.want |= GSC_WANT_NORM;
         measure.clamp = 0;
         change.clamp = t->options.clamp;
-        status = gsc_measure(run->on, t->factor, t->in, t->n, &measure, t->report, err);
+        status = gsc_measure(&run->exec, t->factor, t->in, t->n, &measure, t->report, err);
         if (status == GSC_OK)
-            status =
-                gsc_factor_clip_grad_norm(run->on, t->factor, t->report, max_norm, t->clipped, err);
+            status = gsc_factor_clip_grad_norm(&run->exec, t->factor, t->report, max_norm,
+                                               t->clipped, err);
         if (status == GSC_OK)
-            status = gsc_unscale(run->on, t->clipped, t->in, t->out, t->n, &change, NULL, err);
+            status = gsc_unscale(&run->exec, t->clipped, t->in, t->out, t->n, &change, NULL, err);
     } else if (call == CHECK) {
-        status = gsc_measure(run->on, t->factor, t->in, t->n, &t->options, t->report, err);
+        status = gsc_measure(&run->exec, t->factor, t->in, t->n, &t->options, t->report, err);
     } else if (call == UNSCALE) {
-        status = gsc_unscale(run->on, t->factor, t->in, t->out, t->n, &t->options, t->report, err);
+        status =
+            gsc_unscale(&run->exec, t->factor, t->in, t->out, t->n, &t->options, t->report, err);
     } else if (call == SCALE) {
-        status = gsc_scale(run->on, t->factor, t->in, t->out, t->n, &t->options, t->report, err);
+        status = gsc_scale(&run->exec, t->factor, t->in, t->out, t->n, &t->options, t->report, err);
     } else {
         status = copy_tensors(run, t->out, t->sums, t->n, err);
         if (status == GSC_OK)
-            status = gsc_unscale_accumulate(run->on, t->factor, t->in, t->out, t->n, &t->options,
+            status = gsc_unscale_accumulate(&run->exec, t->factor, t->in, t->out, t->n, &t->options,
                                             t->report, err);
     }
     if (status == GSC_OK && t->updated)
-        status = gsc_state_update(run->on, run->policy, t->state, t->report, t->updated, err);
+        status = gsc_state_update(&run->exec, run->policy, t->state, t->report, t->updated, err);
     return status;
 }
 
@@ -414,7 +413,6 @@ static gsc_status on_host_tensors(struct run *run, int64_t call, const struct te
     const int64_t threads = threads_of(run->frame);
     gsc_status status;
     if (threads > 1) {
-        run->exec = (gsc_exec)GSC_EXEC_INIT;
         gsc_cpu_options options = GSC_CPU_OPTIONS_INIT;
         options.threads = (uint32_t)threads;
         options.parallel_for = parallel_for;
@@ -422,7 +420,6 @@ static gsc_status on_host_tensors(struct run *run, int64_t call, const struct te
         status = gsc_context_create_cpu(&options, &run->exec.context, &run->err);
         if (status != GSC_OK)
             return status;
-        run->on = &run->exec;
     }
     status = on_tensors(run, call, t);
     if (threads > 1)
@@ -471,7 +468,7 @@ static gsc_status run_tensors(struct run *run, int64_t call)
         t.options.histogram = take_struct(run, false, sizeof(int64_t), GSC_HISTOGRAM_LENGTH);
     if (with & WITH_STATE)
         t.updated = take_struct(run, false, sizeof *t.updated, 1);
-    if (run->on)
+    if (run->cuda)
         t.clipped = take_workspace(run);
     for (uint64_t i = 0; i < t.n && call == ACCUMULATE; i++)
         if (t.sums[i].count != t.out[i].count || t.sums[i].dtype != t.out[i].dtype)
@@ -480,24 +477,9 @@ static gsc_status run_tensors(struct run *run, int64_t call)
     t.options.policy = run->policy;
     t.options.clamp = real(run, "clip_value");
     if (!run->wrong)
-        status = run->on ? on_tensors(run, call, &t) : on_host_tensors(run, call, &t);
+        status = run->cuda ? on_tensors(run, call, &t) : on_host_tensors(run, call, &t);
     free(t.in);
     return status;
-}
-
-/* A state that cannot be used is told by the report, as on a device: other ranks wait for it. */
-static gsc_status stamp(struct run *run, const gsc_report *report, const gsc_state *state,
-                        gsc_report *out)
-{
-    const gsc_status status =
-        gsc_report_set_rank(run->on, report, run->policy, state, 0, out, &run->err);
-    if (status != GSC_ERROR_STATE && status != GSC_ERROR_VERSION)
-        return status;
-    const gsc_status stamped = gsc_report_set_rank(run->on, report, NULL, NULL, 0, out, &run->err);
-    out->status = status;
-    out->overflow = 1;
-    out->found_inf = 1;
-    return stamped;
 }
 
 static gsc_status run_structs(struct run *run, int64_t call)
@@ -505,6 +487,7 @@ static gsc_status run_structs(struct run *run, int64_t call)
     const gsc_state *state = NULL, *other = NULL;
     const gsc_factor *factor = NULL;
     const gsc_report *report = NULL;
+    gsc_status status;
     uint64_t n = 1;
     if (call == UPDATE || call == COMBINE)
         state = take_struct(run, true, sizeof *state, 1);
@@ -527,19 +510,23 @@ static gsc_status run_structs(struct run *run, int64_t call)
         return GSC_OK;
     switch (call) {
     case MERGE:
-        return gsc_report_merge(run->on, report, n, (uint32_t)integer(run, "kind"), run->policy,
+        return gsc_report_merge(&run->exec, report, n, (uint32_t)integer(run, "kind"), run->policy,
                                 out, &run->err);
     case UPDATE:
-        return gsc_state_update(run->on, run->policy, state, report, out, &run->err);
-    case STAMP:
-        return stamp(run, report, state, out);
+        return gsc_state_update(&run->exec, run->policy, state, report, out, &run->err);
+    case STAMP: /* the report tells of a failure, as on a device: other ranks wait for it */
+        status = gsc_report_set_rank(&run->exec, report, run->policy, state, 0, out, &run->err);
+        return status == GSC_ERROR_REPORT || status == GSC_ERROR_STATE ||
+                       status == GSC_ERROR_VERSION
+                   ? GSC_OK
+                   : status;
     case COMBINE:
-        return gsc_state_combine_decisions(run->on, state, other, out, &run->err);
+        return gsc_state_combine_decisions(&run->exec, state, other, out, &run->err);
     case CLIP:
-        return gsc_factor_clip_grad_norm(run->on, factor, report, real(run, "max_norm"), out,
+        return gsc_factor_clip_grad_norm(&run->exec, factor, report, real(run, "max_norm"), out,
                                          &run->err);
     default:
-        return gsc_factor_multiply(run->on, factor, real(run, "by"), out, &run->err);
+        return gsc_factor_multiply(&run->exec, factor, real(run, "by"), out, &run->err);
     }
 }
 
@@ -575,7 +562,7 @@ static bool was_asked(const struct xla_frame *frame)
 
 static void *run(struct xla_frame *frame, bool cuda)
 {
-    struct run run = {.frame = frame};
+    struct run run = {.frame = frame, .cuda = cuda, .exec = GSC_EXEC_INIT};
     gsc_status status;
     if (was_asked(frame))
         return NULL;
@@ -587,6 +574,8 @@ static void *run(struct xla_frame *frame, bool cuda)
             return error;
         if (!run.wrong && !run.exec.context)
             return error_of(frame, XLA_INTERNAL, run.err.message);
+    } else {
+        run.exec.flags = GSC_EXEC_WRITE_FAILURES;
     }
     take_policy(&run);
     const int64_t call = integer(&run, "call");

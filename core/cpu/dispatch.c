@@ -9,6 +9,7 @@
 #include <cpuid.h>
 #endif
 
+#include "internal.h"
 #include "kernels.h"
 
 static bool always(void)
@@ -116,7 +117,9 @@ static void choose(void)
             return;
         }
     }
-    snprintf(note, sizeof note, "GSC_CPU=%.40s cannot run here%s (%s can): using %s", asked, needs,
+    char quoted[48];
+    gsc_quote(quoted, sizeof quoted, asked);
+    snprintf(note, sizeof note, "GSC_CPU=%s cannot run here%s (%s can): using %s", quoted, needs,
              available, rungs[best].name);
 }
 

@@ -158,8 +158,8 @@ void gsc_pool_destroy(gsc_pool *pool)
     if (pool->process == this_process) { /* else the parent process has the threads */
         pthread_mutex_lock(&pool->mutex);
         pool->stopping = true;
-        pthread_mutex_unlock(&pool->mutex);
         pthread_cond_broadcast(&pool->posted);
+        pthread_mutex_unlock(&pool->mutex);
         for (uint32_t i = 0; i < pool->made; i++)
             pthread_join(pool->workers[i], NULL);
         pthread_cond_destroy(&pool->finished);
@@ -176,8 +176,8 @@ static void run_with_workers(gsc_pool *pool, struct work *work)
         make_workers(pool);
     pthread_mutex_lock(&pool->mutex);
     pool->work = work;
-    pthread_mutex_unlock(&pool->mutex);
     pthread_cond_broadcast(&pool->posted);
+    pthread_mutex_unlock(&pool->mutex);
     run_tasks(work);
     pthread_mutex_lock(&pool->mutex);
     pool->work = NULL;

@@ -404,6 +404,19 @@ static uint32_t judge_loss(const gsc_tensor *loss)
     return GSC_LOSS_FINITE;
 }
 
+/* Checks the factor. Writes a failure into the reports if GSC_EXEC_WRITE_FAILURES is set. */
+static gsc_status factor_check(const gsc_exec *exec, const gsc_job *job, gsc_error *err)
+{
+    const gsc_status status = job->factor ? gsc_factor_check(job->factor, 1, err) : GSC_OK;
+    if (status == GSC_OK || !(exec->flags & GSC_EXEC_WRITE_FAILURES))
+        return status;
+    for (uint64_t i = 0; job->per_tensor && i < job->n; i++)
+        gsc_report_of_failure(&job->per_tensor[i], status);
+    if (job->report)
+        gsc_report_of_failure(job->report, status);
+    return status;
+}
+
 gsc_status gsc_cpu_tensors(const gsc_exec *exec, const gsc_job *job, gsc_error *err)
 {
     const gsc_cpu *cpu = exec->context ? exec->context->data : NULL;
@@ -411,8 +424,7 @@ gsc_status gsc_cpu_tensors(const gsc_exec *exec, const gsc_job *job, gsc_error *
     int64_t histogram[GSC_HISTOGRAM_LENGTH];
     if (job->histogram)
         memset(histogram, 0, sizeof histogram);
-    if (job->factor)
-        GSC_TRY(gsc_factor_check(job->factor, 1, err));
+    GSC_TRY(factor_check(exec, job, err));
     gsc_pass pass = {.in = job->in,
                      .out = job->out,
                      .kernels = gsc_kernels_best(),

@@ -106,18 +106,15 @@ static gsc_status fail_from(const gsc_state *s, gsc_error *err)
                            NAN, "0 or above");
 }
 
-gsc_status gsc_cpu_step(const gsc_exec *exec, const gsc_step *step, gsc_error *err)
+/* Fails because of what gsc_step_run refused with `status`. */
+static gsc_status fail(const gsc_step *step, gsc_status status, gsc_error *err)
 {
-    (void)exec;
-    const gsc_status status = gsc_step_run(step);
-    if (status == GSC_OK)
-        return GSC_OK;
     switch (step->kind) {
     case GSC_STEP_MULTIPLY:
         if (status == GSC_ERROR_FACTOR)
             return gsc_factor_check(step->factor, 1, err);
         return gsc_fail_number(err, GSC_ERROR_VALUE, 2, -1, "by", step->number, 0, NAN,
-                               "such that the scale and its inverse stay finite and above 0");
+                               "such that scale and inverse are above 0 and finite as floats");
     case GSC_STEP_CLIP:
         return fail_clip(step, status, err);
     case GSC_STEP_MERGE:
@@ -144,4 +141,15 @@ gsc_status gsc_cpu_step(const gsc_exec *exec, const gsc_step *step, gsc_error *e
         return fail_report(step->reports, gsc_report_lacks(&step->policy, step->reports) != 0, 3,
                            err);
     }
+}
+
+gsc_status gsc_cpu_step(const gsc_exec *exec, const gsc_step *step, gsc_error *err)
+{
+    gsc_status status = gsc_step_run(step);
+    if (status == GSC_OK)
+        return GSC_OK;
+    status = fail(step, status, err);
+    if (exec->flags & GSC_EXEC_WRITE_FAILURES) /* after the message: a result can be an input */
+        gsc_step_failed(step, status);
+    return status;
 }

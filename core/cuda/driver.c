@@ -396,6 +396,9 @@ static gsc_status process_check(const gsc_cuda *cuda, const char *name, gsc_erro
 
 gsc_status gsc_cuda_check(const gsc_exec *exec, gsc_error *err)
 {
+    if (exec->flags & GSC_EXEC_WRITE_FAILURES)
+        return gsc_fail_number(err, GSC_ERROR_VALUE, 0, -1, "exec.flags", exec->flags, 0, 0,
+                               "0 on a device, which always writes failures");
     return process_check(exec->context->data, "exec.context", err);
 }
 

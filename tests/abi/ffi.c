@@ -242,6 +242,7 @@ static const wrong wrongs[] = {
     {"gsc_tensor", "dtype", 0, 77},
     {"gsc_tensor_options", "want", 0, 8},
     {"gsc_cpu_options", "threads", 0, 0},
+    {"gsc_exec", "flags", 0, 2},
     {"gsc_exec", "stream", 0, 8}, /* as the rest, of a GPU */
     {"gsc_exec", "workspace", 0, 8},
     {"gsc_exec", "workspace_size", 0, 8},

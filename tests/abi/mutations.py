@@ -104,6 +104,10 @@ def function(name, type_, more=""):
     return ('[[item]]\nsection = "Policy: the rules"\n', (FUNCTION % (name, type_, more)).lstrip("\n"))
 
 
+CUDA_NEXT = ("cuda_version = 1", "cuda_version = 2")
+CUDA_CHANGED = ('"size", type = "uint64_t"', '"size", type = "uint32_t"', "gsc_memory_create")
+CUDA_NODE = ('returns = "gsc_status"\n', f'returns = "gsc_status"\n{SINCE}\n', "gsc_memory_create")
+CUDA_GROUP = [NEXT, CUDA_NEXT, ('kind = "enum"\n', f'kind = "enum"\n{SINCE}\n', "memory_kind")]
 ANOTHER = ('{ name = "UNDERFLOW"', '{ name = "MORE", value = 8, doc = "x" },\n  { name = "UNDERFLOW"')
 GROWN = [('doc = "0" },\n', 'doc = "0" },\n' + described("x", "double"), "gsc_tensor")]
 SWAPPED = [('"max_scale"', '"y"'), ('"min_scale"', '"max_scale"'), ('"y"', '"min_scale"')]
@@ -141,6 +145,13 @@ MISTAKES = [
     ("a number that does not fit", [("value = 3", "value = 5000000000", "growth")], ["growth.ALL_STEPS", "5000000000"]),
     ("a name twice", [('name = "growth_extra_steps"', 'name = "growth_rule"')], ["gsc_policy.growth_rule", "twice"]),
     ("a version that is none", [(GROWS, f'{GROWS}since = "soon"\n', "gsc_policy")], ["gsc_policy", "since", "'soon'"]),
+    ("a version of nine bits", [(NEXT[0], f'version = "{MAJOR}.256.0"')], ["library", "256.0", "below 256"]),
+    ("a line that is too long", [("    gsc_state state;\n", f"    {'x' * 94}\n")], ["library", "98 characters", "xxx"]),
+    (
+        "an argument newer than its function",
+        CUDA_GROUP,
+        ["gsc_memory_create.kind", f"memory_kind is there since {LATER}"],
+    ),
     ("a later version", [(GROWS, f"{GROWS}{SINCE}\n", "gsc_policy")], ["gsc_policy", f"since is {LATER}", VERSION]),
     # From here on what a release promised.
     ("a constant moved", [("value = 256", "value = 16384", "event")], ["GSC_EVENT_STALE", "16384", "released as 256"]),
@@ -160,6 +171,9 @@ MISTAKES = [
     ("a field more, of the same version", [last("x", "double")], ["gsc_policy.x", f"since is {FIRST}"]),
     ("a function gone", [('function = "gsc_dtype_size"', 'function = "gsc_size"')], ["gsc_dtype_size", "missing"]),
     ("a function that was there before", [function("x", "double"), (SINCE, f'since = "{FIRST}"')], ["gsc_mutate"]),
+    ("CUDA's number lower", [("cuda_version = 1", "cuda_version = 0")], ["cuda_version is 0", "released as 1"]),
+    ("a function of CUDA changed", [CUDA_CHANGED, CUDA_NODE, NEXT], ["gsc_memory_create", f"since is {LATER}"]),
+    ("a function of CUDA without a new node", [CUDA_CHANGED, CUDA_NEXT, NEXT], ["gsc_memory_create.size", "uint32_t"]),
     ("a newer since", [NEXT, (GROWS, f"{GROWS}{SINCE}\n", "gsc_policy")], ["gsc_policy", "since"]),
 ]
 
@@ -183,6 +197,11 @@ def check_mistakes(scratch):
         report(right, f"{what}: {said.splitlines()[-1] if said else 'nothing is said'}", said)
     changed = [name for name in generated(tree) if (tree / name).read_bytes() != (ROOT / name).read_bytes()]
     report(not changed, "no mistake wrote anything", "\n".join(changed))
+    edit(tree, CUDA_CHANGED, CUDA_NODE, CUDA_NEXT, NEXT)
+    done = generate(tree)
+    node = f"GRADSCALER_CUDA_{LATER} {{\nglobal:\n    gsc_memory_create;\n}} GRADSCALER_CUDA_{FIRST};"
+    moved = node in (tree / "core/gradscaler.map").read_text()
+    report(moved, "a function of CUDA that changed has a new node", done.stdout + done.stderr)
 
 
 # ---- other words ----
@@ -207,6 +226,8 @@ def code_of(path):
         for node in ast.walk(tree):
             if isinstance(node, ast.ClassDef | ast.Module) and ast.get_docstring(node):
                 del node.body[0]
+            if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", None) == "_fields_doc_":
+                node.value = ast.Constant("")
         return ast.dump(tree)
     return "".join(re.sub(COMMENTS[path.suffix], "", text, flags=re.S).split())
 

@@ -2,7 +2,8 @@
 // Bad input gets a status, which argument, entry and field, the number and what it may be,
 // and a sentence that names nothing of C. A table spoils one thing of a call that is valid.
 // tests/abi/ffi.c shows that every function looks at every struct, and that a refusal writes
-// nothing.
+// nothing; tests/cuda/gpu.c compares what a refusal with GSC_EXEC_WRITE_FAILURES writes with a
+// device.
 #include <functional>
 
 #include "support.hpp"
@@ -14,8 +15,9 @@ constexpr uint64_t n = 4;
 struct World {
     gsc_policy policy;
     gsc_tensor_options options;
-    gsc_state state, out_state;
-    gsc_report report, reports[3], out_report;
+    gsc_state state, other, out_state;
+    gsc_report report, reports[3], out_report, each[n];
+    int64_t histogram[GSC_HISTOGRAM_LENGTH];
     gsc_factor factor, out_factor;
     gsc_exec exec;
     float values[16], results[16];
@@ -43,6 +45,7 @@ void make(World &w)
     w.policy.growth_factor = 2;
     w.policy.growth_interval = 100;
     REQUIRE(gsc_state_init(nullptr, &w.policy, &w.state, nullptr) == GSC_OK);
+    w.other = w.state;
     REQUIRE(gsc_factor_init(16, &w.factor, nullptr) == GSC_OK);
     REQUIRE(gsc_state_save(&w.policy, &w.state, w.bytes, sizeof w.bytes, &w.bytes_size, nullptr) ==
             GSC_OK);
@@ -53,6 +56,14 @@ void make(World &w)
     w.number = 8;
     w.report = w.reports[0] = w.reports[1] = w.reports[2] = measured;
     w.capacity = sizeof w.bytes;
+}
+
+/* Fills the results with bytes that no call writes. */
+void fill_results(World &w)
+{
+    std::memset(&w.out_factor, 0x5a, sizeof w.out_factor);
+    std::memset(&w.out_report, 0x5a, sizeof w.out_report);
+    std::memset(&w.out_state, 0x5a, sizeof w.out_state);
 }
 
 /* A function of the ABI with the names of its arguments except `err`. */
@@ -80,6 +91,8 @@ const std::vector<Function> functions = {
              (&w.exec, &w.factor, w.number, &w.out_factor, err)),
     FUNCTION(gsc_factor_clip_grad_norm, "exec factor report max_norm out",
              (&w.exec, &w.factor, &w.report, w.number, &w.out_factor, err)),
+    FUNCTION(gsc_factor_clip_outlier, "exec factor state out",
+             (&w.exec, &w.factor, &w.state, &w.out_factor, err)),
     FUNCTION(gsc_report_merge, "exec reports n kind policy out",
              (&w.exec, w.reports, 3, w.kind, &w.policy, &w.out_report, err)),
     FUNCTION(gsc_report_set_rank, "exec report policy state rank out",
@@ -88,6 +101,8 @@ const std::vector<Function> functions = {
              (&w.exec, &w.policy, &w.state, &w.out_state, err)),
     FUNCTION(gsc_state_update, "exec policy state report out",
              (&w.exec, &w.policy, &w.state, &w.report, &w.out_state, err)),
+    FUNCTION(gsc_state_combine_decisions, "exec state other out",
+             (&w.exec, &w.state, &w.other, &w.out_state, err)),
     FUNCTION(gsc_state_save, "policy state bytes capacity size",
              (&w.policy, &w.state, w.bytes, w.capacity, &w.size, err)),
     FUNCTION(gsc_state_load, "bytes size policy state",
@@ -95,6 +110,8 @@ const std::vector<Function> functions = {
     FUNCTION(gsc_measure, "exec factor tensors n options report",
              (&w.exec, &w.factor, w.tensors, n, &w.options, &w.out_report, err)),
     FUNCTION(gsc_unscale, "exec factor tensors out n options report",
+             (&w.exec, &w.factor, w.tensors, w.out, n, &w.options, &w.out_report, err)),
+    FUNCTION(gsc_scale, "exec factor tensors out n options report",
              (&w.exec, &w.factor, w.tensors, w.out, n, &w.options, &w.out_report, err)),
     FUNCTION(gsc_unscale_accumulate, "exec factor tensors out n options report",
              (&w.exec, &w.factor, w.tensors, w.out, n, &w.options, &w.out_report, err)),
@@ -131,6 +148,24 @@ struct Expected {
     }
 };
 
+/* Checks that a refusal writes nothing, except with GSC_EXEC_WRITE_FAILURES what a device finds. */
+void check_written(const Function &f, const Spoil &spoil, gsc_status status)
+{
+    const std::vector<gsc_status> found = {GSC_ERROR_FACTOR, GSC_ERROR_REPORT, GSC_ERROR_STATE,
+                                           GSC_ERROR_VERSION, GSC_ERROR_MISMATCH};
+    const bool is_found = std::find(found.begin(), found.end(), status) != found.end();
+    for (const bool writes : {false, true}) {
+        World w, before;
+        make(w);
+        fill_results(w);
+        spoil(w);
+        w.exec.flags |= writes ? GSC_EXEC_WRITE_FAILURES : 0;
+        std::memcpy(&before, &w, sizeof w);
+        CHECK(f.call(w, nullptr) == status);
+        CHECK(same(w, before) != (writes && is_found && f.position("exec") == 0));
+    }
+}
+
 void check_refused(const std::string &name, const Spoil &spoil, const Expected &expected)
 {
     const Function &f = function(name);
@@ -146,11 +181,12 @@ void check_refused(const std::string &name, const Spoil &spoil, const Expected &
     CHECK(err.argument == f.position(argument));
     CHECK(place(err) == expected.place);
     check_error(err, status);
-    CHECK(std::string(err.message).find(expected.hint) != std::string::npos);
+    CHECK_WORDING(std::string(err.message).find(expected.hint) != std::string::npos);
     const Number &number = expected.number;
     CHECK((std::isnan(number.value) || err.value == number.value));
     CHECK((std::isnan(number.low) || err.low == number.low));
     CHECK((std::isnan(number.high) || err.high == number.high));
+    check_written(f, spoil, status);
 }
 
 } // namespace
@@ -310,6 +346,146 @@ TEST_CASE("a report that no call leaves is refused wherever one is read", "[erro
                            row.hint,
                            {row.value}});
     }
+}
+
+TEST_CASE("a flag of a call that there is not is refused", "[errors]")
+{
+    for (const Function &f : functions)
+        for (uint32_t flags : {2u, 3u, 1u << 31})
+            if (f.position("exec") == 0)
+                check_refused(f.name, [=](World &w) { w.exec.flags = flags; },
+                              {GSC_ERROR_VALUE,
+                               "exec.flags",
+                               "it must be 0 or 1",
+                               {static_cast<double>(flags), 0, 1}});
+}
+
+TEST_CASE("with a flag a call also writes what it refuses, as a device does", "[errors]")
+{
+    const auto failed = [](gsc_report &r, gsc_status status) {
+        r = {};
+        r.status = status;
+        r.overflow = 1;
+        r.found_inf = 1;
+    };
+    const auto skipped = [](gsc_state &s, const gsc_state &from, gsc_status status) {
+        s = from;
+        s.status = status;
+        s.events = GSC_EVENT_SKIPPED;
+        s.skip = 1;
+        s.skip_f32 = 1;
+        s.guard_multiplier = 0;
+    };
+    /* The expected results, for each name of a function. */
+    const std::pair<std::string, std::function<void(World &, gsc_status)>> results[] = {
+        {"gsc_factor", [](World &w, gsc_status) { w.out_factor = {}; }},
+        {"gsc_report_merge",
+         [=](World &w, gsc_status status) {
+             failed(w.out_report, status);
+             w.out_report.status_rank_plus_1 = status == GSC_ERROR_MISMATCH ? 7 : 0;
+         }},
+        {"gsc_report_set_rank",
+         [=](World &w, gsc_status status) {
+             gsc_report &r = w.out_report;
+             const gsc_report blank = w.report;
+             failed(r, status);
+             r.kind = blank.kind;
+             r.measured = blank.measured;
+             r.elements = blank.elements;
+             r.sum_squares = blank.sum_squares;
+             r.amax = blank.amax;
+             r.status_rank_plus_1 = r.first_rank_plus_1 = 6;
+             r.last_rank_plus_1 = r.loss_rank_plus_1 = 6;
+         }},
+        {"gsc_state", [=](World &w, gsc_status status) { skipped(w.out_state, w.state, status); }},
+        {"gsc_",
+         [=](World &w, gsc_status status) {
+             failed(w.out_report, status);
+             for (gsc_report &each : w.each)
+                 failed(each, status);
+         }},
+    };
+    const struct {
+        const char *function;
+        Spoil spoil;
+        gsc_status status;
+    } rows[] = {
+        {"gsc_factor_multiply", SET(factor.scale = 0), GSC_ERROR_FACTOR},
+        {"gsc_factor_multiply", SET(number = 1e308), GSC_ERROR_VALUE},
+        {"gsc_factor_clip_grad_norm", SET(factor.inverse = nan_value), GSC_ERROR_FACTOR},
+        {"gsc_factor_clip_grad_norm", SET(report.measured = 0), GSC_ERROR_REPORT},
+        {"gsc_factor_clip_grad_norm", SET(report.sum_squares = 4, w.number = 5e-324),
+         GSC_ERROR_FACTOR},
+        {"gsc_factor_clip_outlier", SET(factor.scale = -1), GSC_ERROR_FACTOR},
+        {"gsc_factor_clip_outlier", SET(state.good_steps = -1), GSC_ERROR_STATE},
+        {"gsc_report_merge", SET(reports[2].kind = 9), GSC_ERROR_REPORT},
+        {"gsc_report_merge",
+         [](World &w) {
+             w.reports[0].digest = 1;
+             w.reports[2].digest = 2;
+             w.reports[2].status_rank_plus_1 = 7;
+         },
+         GSC_ERROR_MISMATCH},
+        {"gsc_report_set_rank", SET(state.guard_mean = nan_value), GSC_ERROR_STATE},
+        {"gsc_report_set_rank",
+         SET(report.digest = 3, w.state.failed_backoffs = INT64_MAX,
+             w.state.bad_losses_in_a_row = INT64_MAX),
+         GSC_ERROR_VERSION},
+        {"gsc_report_set_rank", SET(report.amax = 2, w.report.elements = -1), GSC_ERROR_REPORT},
+        {"gsc_state_init_from", SET(state.total_growths = -5), GSC_ERROR_STATE},
+        {"gsc_state_update", SET(state.skip = 2), GSC_ERROR_STATE},
+        {"gsc_state_update", SET(report.status = GSC_ERROR_DEVICE), GSC_ERROR_REPORT},
+        {"gsc_state_combine_decisions", SET(other.events = 1u << 31), GSC_ERROR_STATE},
+        {"gsc_measure", SET(factor.scale = infinity), GSC_ERROR_FACTOR},
+        {"gsc_unscale", SET(factor.inverse = 1), GSC_ERROR_FACTOR},
+        {"gsc_unscale", SET(factor.scale = 0, w.options.clamp = 1), GSC_ERROR_FACTOR},
+        {"gsc_scale", SET(factor.scale = nan_value), GSC_ERROR_FACTOR},
+        {"gsc_unscale_accumulate", SET(factor.inverse = 0), GSC_ERROR_FACTOR},
+    };
+    const Context two(2);
+    for (gsc_context *context : {static_cast<gsc_context *>(nullptr), two.on.context})
+        for (const auto &row : rows) {
+            World w, expected;
+            make(w);
+            w.state.events = GSC_EVENT_GREW | GSC_EVENT_CLIPPED;
+            w.state.guard_multiplier = 0.5;
+            w.rank = 5;
+            w.options.per_tensor = w.each;
+            w.options.histogram = w.histogram;
+            fill_results(w);
+            row.spoil(w);
+            w.exec.context = context;
+            w.exec.flags = GSC_EXEC_WRITE_FAILURES;
+            std::memcpy(&expected, &w, sizeof w);
+            const std::string name = row.function;
+            std::find_if(std::begin(results), std::end(results), [&](const auto &result) {
+                return name.find(result.first) == 0;
+            })->second(expected, row.status);
+            gsc_error err;
+            CAPTURE(name, static_cast<int>(row.status));
+            CHECK(function(name).call(w, &err) == row.status);
+            check_error(err, row.status);
+            CHECK(same(w, expected));
+        }
+}
+
+TEST_CASE("a failure in place: a state goes on with the next update", "[errors]")
+{
+    World w;
+    make(w);
+    w.exec.flags = GSC_EXEC_WRITE_FAILURES;
+    const gsc_report bad = {};
+    for (int i = 0; i < 2; i++)
+        CHECK(gsc_state_update(&w.exec, &w.policy, &w.state, &bad, &w.state, nullptr) ==
+              GSC_ERROR_REPORT);
+    CHECK((w.state.skip == 1 && w.state.total_updates == 0));
+    CHECK(gsc_state_update(&w.exec, &w.policy, &w.state, &w.report, &w.state, nullptr) == GSC_OK);
+    CHECK(gsc_state_update(&w.exec, &w.policy, &w.other, &w.report, &w.other, nullptr) == GSC_OK);
+    CHECK(same(w.state, w.other));
+    gsc_error err;
+    w.factor.scale = -1;
+    CHECK(gsc_factor_multiply(&w.exec, &w.factor, 2, &w.factor, &err) == GSC_ERROR_FACTOR);
+    CHECK((err.value == -1 && same(w.factor, gsc_factor{}))); /* the error is of what was there */
 }
 
 TEST_CASE("a struct is made ready to be filled in, or its size is refused", "[errors]")
@@ -586,7 +762,7 @@ TEST_CASE("saved bytes that cannot be read, a buffer too small, no CUDA", "[erro
         CHECK(std::string(err.message).find(why.message) != std::string::npos);
     }
     CHECK(std::string(gsc_cuda_log()) == "");
-    CHECK(gsc_has(GSC_FEATURE_CUDA) == 1);
+    CHECK(gsc_has(GSC_FEATURE_CUDA) == GSC_CUDA_VERSION);
     CHECK(gsc_has(GSC_FEATURE_CUDA + 1) == 0);
 }
 
@@ -606,8 +782,8 @@ TEST_CASE("an unknown preset is told the nearest name, and a long one is cut", "
         CHECK((err.argument == 0 && place(err) == "name"));
         const std::string message = err.message;
         CAPTURE(message);
-        CHECK(message.find(name.substr(0, 20)) != std::string::npos);
-        CHECK(message.find(nearest) != std::string::npos);
+        CHECK_WORDING(message.find(name.substr(0, 20)) != std::string::npos);
+        CHECK_WORDING(message.find(nearest) != std::string::npos);
         check_error(err, GSC_ERROR_PRESET);
     }
 }

@@ -116,7 +116,7 @@ void check_refused(const Read &r, const std::string &message)
 {
     CHECK(r.status == GSC_ERROR_FORMAT);
     CHECK(r.err.argument == (message.find("prefix") == 0 ? 1 : 2));
-    CHECK(r.message() == message);
+    CHECK_WORDING(r.message() == message);
 }
 
 /* Reads a checkpoint, or settings. A policy that is given is also where the result goes. */
@@ -317,13 +317,14 @@ TEST_CASE("a format is recognised by its keys, and several that fit are named", 
             continue;
         }
         CHECK(r.status == GSC_ERROR_FORMAT);
-        CHECK(r.message().find(sample.format) != std::string::npos);
+        CHECK_WORDING(r.message().find(sample.format) != std::string::npos);
         /* With a policy they mean the same. */
         const Read given = import(any, sample.entries, preset_policy("torch"));
         REQUIRE(given.status == GSC_OK);
-        CHECK(given.first_note().find(sample.format) != std::string::npos);
+        CHECK_WORDING(given.first_note().find(sample.format) != std::string::npos);
     }
-    CHECK(import(any, samples[0].entries).first_note() == "read as torch; same keys: roundpipe");
+    CHECK_WORDING(import(any, samples[0].entries).first_note() ==
+                  "read as torch; same keys: roundpipe");
     /* The attributes of flax's DynamicScale are flax's, with its settings; without the count they
      * are torch's. */
     const std::string both = "growth_factor 4 backoff_factor 0.25 growth_interval 7 scale 2048 ";
@@ -379,10 +380,10 @@ TEST_CASE("below more than two names a scaler is not recognised, and its prefix 
     /* One below two names is the one; a place of any length is told whole. */
     const Entries torch = samples[0].entries,
                   megatron = "scale 8 growth_tracker 3 hysteresis_tracker 2";
-    CHECK(import(any, torch.below("a.b.c.") + megatron.below("amp.scaler.")).first_note() ==
-          "read as megatron from \"amp.scaler\"");
+    CHECK_WORDING(import(any, torch.below("a.b.c.") + megatron.below("amp.scaler.")).first_note() ==
+                  "read as megatron from \"amp.scaler\"");
     const std::string place = "a.b." + std::string(88, 'c');
-    CHECK(import(any, torch.below(place + ".")).says("\"" + place + "\""));
+    CHECK_WORDING(import(any, torch.below(place + ".")).says("\"" + place + "\""));
 }
 
 TEST_CASE("of several scalers, of one format or of two, one is read at a time", "[formats]")
@@ -397,8 +398,8 @@ TEST_CASE("of several scalers, of one format or of two, one is read at a time", 
             write(one, p, {}, "a.one").entries + write(other, p, {}, "b.other").entries;
         const Read r = import(any, list);
         CHECK(r.status == GSC_ERROR_FORMAT);
-        CHECK(r.message().find("entries hold several scalers, ") == 0);
-        CHECK((r.says("\"a.one\"") && r.says("\"b.other\"")));
+        CHECK_WORDING(r.message().find("entries hold several scalers, ") == 0);
+        CHECK_WORDING((r.says("\"a.one\"") && r.says("\"b.other\"")));
         CHECK(import(any, list, {}, "a.one").notes[0].field == std::string(one));
         CHECK(import(any, list, {}, "b.other").notes[0].field == std::string(other));
         CHECK((import(other, list).status == GSC_OK) == (one != other));
@@ -417,7 +418,7 @@ TEST_CASE("of several scalers, of one format or of two, one is read at a time", 
           "loss_scaler1.loss_scale 65536 loss_scaler1.unskipped 0");
     CHECK(write("apex", p, {}, "").words() == "loss_scale 65536 unskipped 0");
     /* A number of the log is none. */
-    CHECK(
+    CHECK_WORDING(
         import(any, write("torch", p, {}, "scaler").entries + "log.loss_scale 128").first_note() ==
         "read as torch from \"scaler\"; same keys: roundpipe");
 }
@@ -546,13 +547,14 @@ TEST_CASE("a checkpoint is read into another policy, with notes on missing keys"
     CHECK(std::all_of(r.notes.begin(), r.notes.end(),
                       [](const gsc_note &n) { return n.entry == -1; }));
     CHECK(r.notes.find(GSC_NOTE_MISSING, "max_scale")->value == 0x1p24);
-    CHECK(std::string(r.notes.find(GSC_NOTE_MISSING, "max_scale")->message) ==
-          "max_scale is not among the entries: it is 16777216, as in the policy");
+    CHECK_WORDING(std::string(r.notes.find(GSC_NOTE_MISSING, "max_scale")->message) ==
+                  "max_scale is not among the entries: it is 16777216, as in the policy");
     const Policy tenth =
         preset_policy("fairseq").overflow_tolerance(0.1); /* as few digits as it takes */
     const Read fairseq = import("fairseq", "loss_scale 8", tenth);
-    CHECK(std::string(fairseq.notes.find(GSC_NOTE_MISSING, "overflow_tolerance")->message) ==
-          "overflow_tolerance is not among the entries: it is 0.1, as in the policy");
+    CHECK_WORDING(
+        std::string(fairseq.notes.find(GSC_NOTE_MISSING, "overflow_tolerance")->message) ==
+        "overflow_tolerance is not among the entries: it is 0.1, as in the policy");
     /* Into torch's own rules all is there. */
     CHECK(import("torch", samples[0].entries).notes.empty());
 }
@@ -582,7 +584,7 @@ TEST_CASE("a number with another meaning in the policy is converted", "[formats]
     Read r = import("torch", torch + "9");
     REQUIRE(r.notes.find(GSC_NOTE_CHANGED, "good_steps"));
     CHECK(r.notes.find(GSC_NOTE_CHANGED, "good_steps")->entry == 4);
-    CHECK(
+    CHECK_WORDING(
         r.first_note() ==
         "\"_growth_tracker\" makes good_steps 9, where growth_interval is 4: the scale grows only "
         "after an overflow, which starts it anew");
@@ -601,7 +603,7 @@ TEST_CASE("a number with another meaning in the policy is converted", "[formats]
     /* Used up: more overflows than it has. */
     CHECK(import("megatron", megatron + "-3").state.overflows_since_reset == 5);
     for (const char *left : {"1.5", "4.5", "-0.5", "1e30", "inf"})
-        CHECK(import("megatron", megatron + left).says("it must be a whole number"));
+        CHECK_WORDING(import("megatron", megatron + left).says("it must be a whole number"));
     /* A scale of doubles in a policy of floats; one to come where there is no delay. */
     r = import("emily", "scale 0.1 counter 0", torch_policy);
     CHECK(r.scale() == static_cast<double>(0.1f));
@@ -716,12 +718,12 @@ TEST_CASE("an impossible value is refused by its key", "[formats]")
         CHECK(r.status == GSC_ERROR_VALUE);
         CHECK(
             (r.err.argument == 2 && r.err.index == index && std::string(r.err.name) == "entries"));
-        CHECK(r.says("of \"" + key + "\" " + says));
+        CHECK_WORDING(r.says("of \"" + key + "\" " + says));
     }
-    CHECK(import("deepspeed", "cur_scale 8 cur_iter 5 last_overflow_iter 5")
-              .says("\"last_overflow_iter\" is 5: it must be -1 or the number"));
-    CHECK(settings("megatron", "hysteresis 0x1p40")
-              .says("it must be a whole number from 0 to 4294967295"));
+    CHECK_WORDING(import("deepspeed", "cur_scale 8 cur_iter 5 last_overflow_iter 5")
+                      .says("\"last_overflow_iter\" is 5: it must be -1 or the number"));
+    CHECK_WORDING(settings("megatron", "hysteresis 0x1p40")
+                      .says("it must be a whole number from 0 to 4294967295"));
 }
 
 TEST_CASE("entries that no program should hand over are refused by what is wrong", "[formats]")
@@ -748,14 +750,14 @@ TEST_CASE("entries that no program should hand over are refused by what is wrong
     for (const auto &[spoil, says] : rows) {
         Entries list = torch_entries;
         spoil(list);
-        CHECK(import("torch", list).message().find(says) == 0);
+        CHECK_WORDING(import("torch", list).message().find(says) == 0);
     }
     CHECK(import("torch", Entries(65537)).status == GSC_ERROR_COUNT);
     CHECK_FALSE(std::signbit(import("torch", "scale -0").scale()));
-    CHECK(import("torhc", torch_entries).message() ==
-          "format is \"torhc\", which is none: did you mean \"torch\"?");
-    CHECK(import("oneflow", torch_entries).message() ==
-          "format is \"oneflow\", which saves no state");
+    CHECK_WORDING(import("torhc", torch_entries).message() ==
+                  "format is \"torhc\", which is none: did you mean \"torch\"?");
+    CHECK_WORDING(import("oneflow", torch_entries).message() ==
+                  "format is \"oneflow\", which saves no state");
     CHECK(import("torch", torch_entries, {}, std::string(200, 'x').c_str()).status ==
           GSC_ERROR_VALUE);
 }
@@ -791,7 +793,7 @@ TEST_CASE("notes beyond the capacity are only counted, and too few entries are r
     CHECK(exported(nullptr, nullptr, 0) == GSC_OK);
     CHECK((count == 5 && lost == 0));
     CHECK(exported(nullptr, entries, 4) == GSC_ERROR_CAPACITY);
-    CHECK(std::string(err.message) == "entries_capacity is 4: there are 5 entries");
+    CHECK_WORDING(std::string(err.message) == "entries_capacity is 4: there are 5 entries");
     CHECK(exported(nullptr, entries, 5) == GSC_OK);
     CHECK(exported(std::string(155, 'x').c_str(), entries, 5) == GSC_ERROR_VALUE);
     s.good_steps = -1;
@@ -936,7 +938,7 @@ TEST_CASE("a scale outside the limits loads with a note; rules that no first sca
     CHECK((set.policy.init_scale == 4096 && set.notes.find(GSC_NOTE_CHANGED, "init_scale")));
     CHECK(settings("torch", "max_scale 50000.1").status == GSC_OK); // which no float is
     CHECK(both.status == GSC_ERROR_VALUE);
-    CHECK(both.says("of \"init_scale\" is 8192: it must be at most max_scale"));
+    CHECK_WORDING(both.says("of \"init_scale\" is 8192: it must be at most max_scale"));
     // A framework that never stops, read into a policy that holds.
     const Read never =
         import("deepspeed_fp16", write("deepspeed_fp16", preset_policy("deepspeed")).entries,
@@ -956,7 +958,8 @@ TEST_CASE("entries of a candidate before 0.10 are refused", "[formats]")
 {
     const Read r = import("gradscaler", "scale 8 log2_mean 0 good_steps 3");
     CHECK((r.status == GSC_ERROR_VERSION && r.err.index == 1));
-    CHECK(std::string(r.err.message).find("entries[1].key cannot be read by this version (") == 0);
+    CHECK_WORDING(
+        std::string(r.err.message).find("entries[1].key cannot be read by this version (") == 0);
     CHECK(settings("gradscaler", "target_amax 0 init_scale 8").status == GSC_ERROR_VERSION);
 }
 
@@ -966,16 +969,16 @@ TEST_CASE("a number that Cerebras' documentation writes for a power of two is re
     const Read r = settings("cerebras", "max_loss_scale 2e15 min_loss_scale 2e-14");
     CHECK((r.policy.max_scale == 2e15 && r.policy.min_scale == 2e-14));
     REQUIRE(r.notes.size() == 2);
-    CHECK(r.first_note() == "\"max_loss_scale\" is 2e+15: if 2^15 is meant, write 32768");
+    CHECK_WORDING(r.first_note() == "\"max_loss_scale\" is 2e+15: if 2^15 is meant, write 32768");
     CHECK(r.notes[1].entry == 1);
     CHECK(settings("cerebras", "max_loss_scale 32768").notes.empty());
 }
 
 TEST_CASE("settings that mean nothing are refused", "[formats]")
 {
-    CHECK(settings("apex", "loss_scale dynamical").message() ==
-          "entries[0].value of \"loss_scale\" is \"dynamical\": it must be a number or "
-          "\"dynamic\"");
+    CHECK_WORDING(settings("apex", "loss_scale dynamical").message() ==
+                  "entries[0].value of \"loss_scale\" is \"dynamical\": it must be a number or "
+                  "\"dynamic\"");
     for (const Read &r :
          {settings("apex", "hysteresis_refill now"), settings("torch", "growth_factor 0.5"),
           settings("deepspeed", "initial_scale_power 5000"), settings("fairseq", "threshold -1")})
@@ -997,12 +1000,13 @@ TEST_CASE("null leaves the policy's value, with a note", "[formats]")
         REQUIRE(r.notes.size() == 1);
         CHECK((r.notes[0].kind == GSC_NOTE_MISSING && r.notes[0].entry == 0));
     }
-    CHECK(settings("torch", "growth_interval null").first_note() ==
-          "\"growth_interval\" is empty: growth_interval stays 2000, as in the policy");
+    CHECK_WORDING(settings("torch", "growth_interval null").first_note() ==
+                  "\"growth_interval\" is empty: growth_interval stays 2000, as in the policy");
     const Read window = settings("fairseq", "fp16_scale_window null");
-    CHECK(window.first_note() ==
-          "\"fp16_scale_window\" is empty: growth_interval stays 2000, where fairseq takes 2^14 / "
-          "data-parallel size / update_freq: set it");
+    CHECK_WORDING(
+        window.first_note() ==
+        "\"fp16_scale_window\" is empty: growth_interval stays 2000, where fairseq takes 2^14 / "
+        "data-parallel size / update_freq: set it");
     CHECK(window.notes[0].value == 2000);
     /* Another key says it. */
     CHECK(settings("fairseq", "fp16_scale_window null scale_window 7").notes.empty());
@@ -1042,7 +1046,7 @@ TEST_CASE("DeepSpeed scales nothing in bf16", "[formats]")
             CHECK(same(r.policy, none));
             REQUIRE(r.notes.size() == 1);
             CHECK((r.notes[0].kind == GSC_NOTE_CHANGED && r.notes[0].value == 1));
-            CHECK(r.first_note().find("\"bf16\" is not scaled") == 0);
+            CHECK_WORDING(r.first_note().find("\"bf16\" is not scaled") == 0);
             CHECK(same(settings(format, on, torch, prefix).policy, none));
             CHECK(same(settings(format, on, guard, prefix).policy, guard));
             CHECK(settings(format, on, fixed, prefix).policy.init_scale == 1);
@@ -1072,11 +1076,12 @@ TEST_CASE("settings are read below a prefix; one that nobody gave is told, a wro
     CHECK(same(forgotten.policy, preset_policy("deepspeed")));
     REQUIRE(forgotten.notes.size() == 4);
     CHECK(forgotten.notes[1].kind == GSC_NOTE_IGNORED);
-    CHECK(std::string(forgotten.notes[1].message) ==
-          "\"fp16.hysteresis\" is left out: it is read with the prefix \"fp16\"");
+    CHECK_WORDING(std::string(forgotten.notes[1].message) ==
+                  "\"fp16.hysteresis\" is left out: it is read with the prefix \"fp16\"");
     for (const Read &r : {settings("deepspeed", list), settings("deepspeed", list, {}, "a")})
-        CHECK(r.notes[r.notes.size() == 4 ? 3 : 0].message ==
-              std::string("\"a/b.min_scale\" is left out: it is read with the prefix \"a/b\""));
+        CHECK_WORDING(
+            r.notes[r.notes.size() == 4 ? 3 : 0].message ==
+            std::string("\"a/b.min_scale\" is left out: it is read with the prefix \"a/b\""));
     check_refused(settings("deepspeed", list, {}, "fp15"),
                   "prefix is \"fp15\": no key begins with it; there is \"fp16\", \"a/b\"");
     for (const Entries &none : {Entries("lr 1"), Entries()})
@@ -1095,11 +1100,11 @@ TEST_CASE(
         import("torch", torch_entries + "growth_intervall 9 optimizer.lr 9" + Entries(1));
     REQUIRE(r.notes.size() == 1);
     CHECK((r.notes[0].kind == GSC_NOTE_IGNORED && r.notes[0].entry == 5));
-    CHECK(r.first_note() == unknown);
-    CHECK(settings("torch", "growth_intervall 9").first_note() ==
-          unknown + "; did you mean \"growth_interval\"?");
-    CHECK(settings("torch", "lr 9").first_note() ==
-          "\"lr\" means nothing in the format torch: it is left out");
+    CHECK_WORDING(r.first_note() == unknown);
+    CHECK_WORDING(settings("torch", "growth_intervall 9").first_note() ==
+                  unknown + "; did you mean \"growth_interval\"?");
+    CHECK_WORDING(settings("torch", "lr 9").first_note() ==
+                  "\"lr\" means nothing in the format torch: it is left out");
     Entries many;
     for (int i = 0; i < 20000; i++)
         many.push_back(number("unknown" + std::to_string(i), 1));

@@ -149,13 +149,16 @@ TEST_CASE("each finding comes from the run that has the fault, with what to do",
     tensors[1].nan_count = 0;
     gsc_note note = nan.finding(GSC_NOTE_NOT_FINITE, tensors);
     CHECK(note.entry == 2);
-    CHECK(std::string(note.message) ==
-          "the gradients have NaN at a scale of 128, and no scale cures that: look at the input, "
-          "the loss and the parameters, and go back to an earlier checkpoint");
+    CHECK_WORDING(
+        std::string(note.message) ==
+        "the gradients have NaN at a scale of 128, and no scale cures that: look at the input, "
+        "the loss and the parameters, and go back to an earlier checkpoint");
     while (nan.state.total_overflows < 100)
         nan.step(1, 1);
     nan.steps = 100; // a scale that grows less often would not help
     nan.finding(GSC_NOTE_NOT_FINITE);
+    nan.report.nan_count = nan.report.inf_count = INT64_MAX;
+    CHECK(nan.finding(GSC_NOTE_NOT_FINITE).value == 0x1p64);
 
     // Inf without a scale, and of rules that never move, at a scale that could be lower.
     Run(zeros).step(1, 0, 1).finding(GSC_NOTE_NOT_FINITE);
@@ -165,9 +168,10 @@ TEST_CASE("each finding comes from the run that has the fault, with what to do",
     Run floor(torch.init_scale(128).min_scale(128));
     note = floor.step(1, 0, 1).step(1, 0, 1).findings().at(0);
     CHECK((note.kind == GSC_NOTE_BACKOFF_FAILED && note.value == 128));
-    CHECK(std::string(note.message) ==
-          "2 overflows in a row could not lower the scale, 128: lower min_scale, or look at "
-          "the input and the loss");
+    CHECK_WORDING(
+        std::string(note.message) ==
+        "2 overflows in a row could not lower the scale, 128: lower min_scale, or look at "
+        "the input and the loss");
 
     Run zero(torch.arithmetic(GSC_ARITHMETIC_F32_FLUSH));
     while (zero.state.factor.scale > 0)
@@ -194,7 +198,7 @@ TEST_CASE("each finding comes from the run that has the fault, with what to do",
     brief.finding(GSC_NOTE_NEVER_GROWS);
     brief.planned = 799;
     CHECK(brief.finding(GSC_NOTE_CEILING_UNREACHABLE).value == 0x1p23);
-    brief.planned = 800;
+    brief.planned = 801; // the first step is done
     CHECK(brief.findings().empty());
 
     // A scale that someone set outside the limits.
@@ -222,9 +226,10 @@ TEST_CASE("each finding comes from the run that has the fault, with what to do",
     Run differs(torch), failed(zeros);
     differs.step(1).report.status = GSC_ERROR_MISMATCH;
     differs.report.status_rank_plus_1 = 4;
-    CHECK(std::string(differs.finding(GSC_NOTE_FAILURE).message) ==
-          "the ranks differ, first on rank 3: load the same checkpoint and use the same policy "
-          "on all ranks");
+    CHECK_WORDING(
+        std::string(differs.finding(GSC_NOTE_FAILURE).message) ==
+        "the ranks differ, first on rank 3: load the same checkpoint and use the same policy "
+        "on all ranks");
     failed.step(1).report.status = GSC_ERROR_DEVICE;
     failed.report.overflow = 1;
     CHECK(failed.finding(GSC_NOTE_FAILURE).value == GSC_ERROR_DEVICE);

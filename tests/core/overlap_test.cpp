@@ -38,9 +38,9 @@ std::string overlap(const List &in, const std::optional<List> &out = {})
                               std::to_string(static_cast<uint64_t>(err.value)) + "]";
     const bool is_output = std::string(err.name) == "out";
     CHECK(err.argument == is_output);
-    CHECK(std::string(err.message) == entry + " shares memory with " + other +
-                                          ": it would be written " +
-                                          (out && !is_output ? "before it is read" : "twice"));
+    CHECK_WORDING(std::string(err.message) ==
+                  entry + " shares memory with " + other + ": it would be written " +
+                      (out && !is_output ? "before it is read" : "twice"));
     CHECK(err.subject_length == entry.size() + 1);
     return entry + " " + other;
 }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 // The policy, field by field: a row says which scales a string of steps leads to ('.' a good step,
 // 'x' an overflow). Also limits, events, arithmetic, factors and merged reports.
-#include <cfenv>
 #include <set>
 
 #include "../fuzz/fuzz.hpp"
@@ -312,15 +311,18 @@ TEST_CASE("a factor holds scale and inverse, as doubles and rounded", "[policy]"
 
 TEST_CASE("a factor times k: the loss by k times the scale, the gradients by a k-th", "[policy]")
 {
-    for (double scale : {1.0, 3.0, 65536.0, 1e39})
-        for (double by : {1.0, 7.0, 0.125, 1e-30}) {
+    for (double scale : {1.0, 3.0, 65536.0, 1e39, 0x1p-1000})
+        for (double by : {1.0, 7.0, 0.125, 1e-30, 1e300, 0x1p1023}) {
             gsc_factor factor = {scale, 1 / scale, 0, 0, 5}, product = {};
             const double inverse = 1 / scale / by;
-            const gsc_factor expected = factor_of(scale * by, inverse, 5);
-            for (gsc_factor *out : {&product, &factor}) {
-                CHECK(gsc_factor_multiply(nullptr, &factor, by, out, nullptr) == GSC_OK);
-                CHECK(same(*out, expected));
-            }
+            const bool has_floats = scale * by >= 1e-38 && scale * by <= 3e38;
+            const gsc_status status = has_floats ? GSC_OK : GSC_ERROR_VALUE;
+            const gsc_factor expected = factor_of(scale * by, inverse, 5), before = factor;
+            CAPTURE(scale, by);
+            CHECK(gsc_factor_multiply(nullptr, &factor, by, &product, nullptr) == status);
+            CHECK(same(product, has_floats ? expected : gsc_factor{}));
+            CHECK(gsc_factor_multiply(nullptr, &factor, by, &factor, nullptr) == status);
+            CHECK(same(factor, has_floats ? expected : before));
         }
 }
 
@@ -411,26 +413,61 @@ TEST_CASE("a count at the end of its range does not run over", "[policy]")
         }
 }
 
-TEST_CASE("a state of one rounding mode is updated and saved in any other", "[policy]")
+TEST_CASE("a state of one floating-point mode is updated, saved and loaded in any other",
+          "[policy]")
 {
-    const Policy p = usual.init_scale(3).growth_factor(1.1);
-    const int modes[] = {FE_TONEAREST, FE_UPWARD, FE_DOWNWARD, FE_TOWARDZERO};
-    for (int made : modes)
-        for (int used : modes) {
-            gsc_state state;
-            uint64_t size = 0;
-            std::fesetround(made);
-            gsc_state_init(nullptr, &p, &state, nullptr);
-            gsc_status status = GSC_OK;
-            for (int step = 0; step < 9; step++)
-                status |= gsc_state_update(nullptr, &p, &state, &measured, &state, nullptr);
-            std::fesetround(used);
-            status |= gsc_state_save(&p, &state, nullptr, 0, &size, nullptr);
-            status |= gsc_state_update(nullptr, &p, &state, &measured, &state, nullptr);
-            std::fesetround(FE_TONEAREST);
-            CAPTURE(made, used);
-            CHECK(status == GSC_OK);
+    const struct {
+        double scale, factor;
+        char steps;
+    } rows[] = {{3, 1.1, '.'}, {0x1p+970, 1.5, '.'}, {0x1p-970, 1.5, 'x'}, {0x1p-970, 2, 'x'}};
+    for (const auto &row : rows)
+        for (const Mode &made : modes())
+            for (const Mode &used : modes()) {
+                const Policy p = usual.init_scale(row.scale)
+                                     .growth_factor(row.factor)
+                                     .growth_interval(1)
+                                     .backoff_factor(0);
+                const gsc_report report = report_of(row.steps);
+                gsc_state state, after, loaded;
+                gsc_policy policy = GSC_POLICY_INIT;
+                unsigned char saved[GSC_SAVED_SIZE_MAX];
+                uint64_t size = 0;
+                gsc_status status = gsc_state_init(nullptr, &p, &state, nullptr);
+                bool kept = true;
+                for (int step = 0; step < 200; step++) {
+                    const InMode mode(made);
+                    status |= gsc_state_update(nullptr, &p, &state, &report, &state, nullptr);
+                    const InMode other(used);
+                    status |= gsc_state_save(&p, &state, saved, sizeof saved, &size, nullptr);
+                    status |= gsc_state_load(saved, size, &policy, &loaded, nullptr);
+                    status |= gsc_state_update(nullptr, &p, &state, &report, &after, nullptr);
+                    kept &= same(state, loaded);
+                }
+                CAPTURE(row.scale, made.name, used.name);
+                CHECK(status == GSC_OK);
+                CHECK(kept);
+            }
+}
+
+TEST_CASE("in any floating-point mode the scale of every preset stays as it is, up to rounding",
+          "[policy]")
+{
+    for (const std::string &name : preset_names()) {
+        Policy p = preset_policy(name);
+        p = p.growth_interval(std::min<uint64_t>(p.gsc_policy::growth_interval, 7));
+        const auto scale_in = [&](const Mode &mode) {
+            const InMode now(mode);
+            gsc_state state = started(p);
+            for (int step = 1; step < 300; step++)
+                state = updated(p, state, report_of(step % 50 < 3 ? 'x' : '.'));
+            return state.factor.scale;
+        };
+        const double usual_scale = scale_in(modes()[0]);
+        for (const Mode &mode : modes()) {
+            CAPTURE(name, mode.name);
+            CHECK(std::fabs(scale_in(mode) / usual_scale - 1) < 1e-4);
         }
+    }
 }
 
 TEST_CASE("a state can be made from a scale alone", "[policy]")

@@ -125,9 +125,10 @@ TEST_CASE("bytes and states of a candidate before 0.10 are refused, by one sente
     gsc_policy policy = GSC_POLICY_INIT;
     gsc_error err = {};
     const auto says = [&](const std::string &subject) {
-        CHECK(err.message == subject + " cannot be read by this version (" + gsc_version_string() +
-                                 "): 0.9 or an earlier candidate saved this; start anew, and set "
-                                 "the old scale");
+        CHECK_WORDING(err.message ==
+                      subject + " cannot be read by this version (" + gsc_version_string() +
+                          "): 0.9 or an earlier candidate saved this; start anew, and set "
+                          "the old scale");
         err = {};
     };
     for (uint32_t format : {2u, 1u}) {
@@ -223,7 +224,7 @@ TEST_CASE("what only a later version knows is refused as its, by number", "[stat
         gsc_error err;
         CHECK(gsc_state_load(bytes.data(), bytes.size(), &policy, &state, &err) ==
               GSC_ERROR_VERSION);
-        CHECK(std::string(err.message).find("bytes were saved by version 1.2.3") == 0);
+        CHECK_WORDING(std::string(err.message).find("bytes were saved by version 1.2.3") == 0);
     }
 }
 

@@ -316,6 +316,10 @@ static void refused_before_a_launch(void)
     REFUSED(gsc_state_combine_decisions(&on, odd, good, good, &err), 1, "state", "");
     REFUSED(gsc_state_combine_decisions(&on, good, odd, good, &err), 2, "other", "");
     REFUSED(gsc_state_combine_decisions(&on, good, good, odd, &err), 3, "out", "");
+    on.flags = GSC_EXEC_WRITE_FAILURES;
+    REFUSED(gsc_measure(&on, NULL, &t, 1, NULL, good, &err), 0, "exec", "flags");
+    REFUSED(gsc_exec_wait(&on, &err), 0, "exec", "flags");
+    on.flags = 0;
     on.workspace = odd;
     REFUSED(gsc_measure(&on, NULL, &t, 1, NULL, good, &err), 0, "exec", "workspace");
     CHECK(gsc_workspace_size(&on, &t, 1, NULL, &size, &err) == GSC_OK);

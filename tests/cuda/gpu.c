@@ -212,6 +212,9 @@ static gsc_tensor random_loss(unsigned char *memory)
 /* Some of what a call may be given, by chance, or all: the rest is NULL. */
 enum { FACTOR = 1, REPORT = 2, EACH = 4, HISTOGRAM = 8, POLICY = 16, LOSS = 32, ANYTHING = -1 };
 
+/* The host writes what a device finds wrong. */
+static const gsc_exec writing = {.struct_size = GSC_EXEC_SIZE, .flags = GSC_EXEC_WRITE_FAILURES};
+
 /* One operation over the list on both sides. The policy judges by the norm, and can hold. */
 static void compare_operation(const gsc_exec *on, lists *l, enum operation operation, uint32_t want,
                               double scale, int given, const char *data)
@@ -243,9 +246,13 @@ static void compare_operation(const gsc_exec *on, lists *l, enum operation opera
         loss.data = at->loss + loss_at;
         options.per_tensor = given & EACH ? at->each : NULL;
         options.histogram = given & HISTOGRAM ? at->histogram : NULL;
-        GSC(run_operation(operation, there ? on : NULL, given & FACTOR ? &at->factor : NULL,
-                          list[0], list[1], l->n, &options, given & REPORT ? &at->report : NULL,
-                          &err));
+        const bool fails = !there && given & FACTOR && !(scale > 0 && isfinite(scale));
+        gsc_error err = {.status = GSC_OK};
+        if (!CHECK(run_operation(operation, there ? on : &writing,
+                                 given & FACTOR ? &at->factor : NULL, list[0], list[1], l->n,
+                                 &options, given & REPORT ? &at->report : NULL,
+                                 &err) == (fails ? GSC_ERROR_FACTOR : GSC_OK)))
+            printf("  %s: %s\n", what, err.message);
     }
     GSC(gsc_exec_wait(on, &err));
     same_report(what, &host->report, &device->report);
@@ -438,7 +445,7 @@ static void compare_losses(void)
 typedef struct record {
     gsc_factor factor, product;
     gsc_report report, others[130];
-    gsc_state state, from;
+    gsc_state state, from, made;
     double loss;
 } record;
 
@@ -602,10 +609,8 @@ static void compare_policies(void)
                                      (uint32_t)step, &r->report, &err));
             BOTH(gsc_state_update(on, &policy, &r->state, &r->report, &r->state, &err));
             seen |= host.state.events;
-            /* An error on the host is a factor of zeros there. */
-            if (gsc_factor_clip_outlier(NULL, by_factor ? &host.factor : NULL, &host.state,
-                                        &host.product, NULL) != GSC_OK)
-                memset(&host.product, 0, sizeof host.product);
+            (void)gsc_factor_clip_outlier(&writing, by_factor ? &host.factor : NULL, &host.state,
+                                          &host.product, NULL);
             GSC(gsc_factor_clip_outlier(&stream, by_factor ? &device->factor : NULL, &device->state,
                                         &device->product, &err));
             BOTH(gsc_state_combine_decisions(on, &r->from, &r->state, &r->from, &err));
@@ -625,113 +630,138 @@ static void compare_policies(void)
     CHECK(seen & GSC_EVENT_BAD_LOSS && seen & GSC_EVENT_EMPTY);
 }
 
-/* An error that only the device finds is in its report, skips the step, and changes nothing else.
- */
+/* ---- what only a device would find ---- */
+
+/* Calls on tensors by factors that cannot be used write reports and no tensor. */
+static void compare_bad_factors(void)
+{
+    static const double scales[] = {0, -1, HUGE_VAL, NAN};
+    static const uint64_t lengths[] = {0, 1, 151};
+    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
+        lists l = {0};
+        for (uint64_t k = 0; k < lengths[i]; k++)
+            lists_add(&l, 70, GSC_F16, GSC_F32);
+        lists_allocate(&l);
+        lists_fill(&l, TAME);
+        gsc_exec on = stream_exec(l.device[0], l.n);
+        for (enum operation operation = 0; operation < OPERATIONS; operation++)
+            for (int k = 0; k < 4; k++) {
+                const int given = FACTOR | REPORT | EACH | HISTOGRAM | POLICY | LOSS;
+                compare_operation(&on, &l, operation, WANT_ALL, scales[k], given, "a bad factor");
+                compare_operation(&on, &l, operation, 0, scales[k], ANYTHING, "a bad factor");
+            }
+        stream_free(&on);
+        lists_free(&l);
+    }
+}
+
+enum { MULTIPLY, CLIP, CLIP_OUTLIER, MERGE, SET_RANK, INIT_FROM, UPDATE, COMBINE, STRUCT_CALLS };
+
+/* A call on structs that judges by the norm; its result replaces one of them, or is apart. */
+static gsc_status call_on_structs(int call, const gsc_exec *on, record *r, bool in_place,
+                                  gsc_error *err)
+{
+    gsc_policy policy = GSC_POLICY_INIT;
+    gsc_factor *factor = in_place ? &r->factor : &r->product;
+    gsc_report *report = in_place ? &r->report : &r->others[9];
+    gsc_state *state = in_place ? &r->state : &r->made;
+    policy.overflow_test = GSC_TEST_NORM;
+    switch (call) {
+    case MULTIPLY:
+        return gsc_factor_multiply(on, &r->factor, 3, factor, err);
+    case CLIP:
+        return gsc_factor_clip_grad_norm(on, &r->factor, &r->report, 0.5, factor, err);
+    case CLIP_OUTLIER:
+        return gsc_factor_clip_outlier(on, &r->factor, &r->state, factor, err);
+    case MERGE:
+        return gsc_report_merge(on, &r->report, 3, GSC_MERGE_SHARDS, &policy, report, err);
+    case SET_RANK:
+        return gsc_report_set_rank(on, &r->report, &policy, &r->state, 5, report, err);
+    case INIT_FROM:
+        return gsc_state_init_from(on, &policy, &r->state, state, err);
+    case UPDATE:
+        return gsc_state_update(on, &policy, &r->state, &r->report, state, err);
+    default:
+        return gsc_state_combine_decisions(on, &r->state, &r->from, in_place ? &r->from : state,
+                                           err);
+    }
+}
+
+/* Makes structs that every call takes, and a state that clips. */
+static void make_structs(void)
+{
+    gsc_policy policy = GSC_POLICY_INIT;
+    memset(&host, 0, sizeof host);
+    GSC(gsc_factor_init(8, &host.factor, &err));
+    GSC(gsc_state_init(NULL, &policy, &host.state, &err));
+    host.state.events = GSC_EVENT_CLIPPED | GSC_EVENT_GREW;
+    host.state.guard_multiplier = 0.5;
+    host.from = host.state;
+    for (uint32_t rank = 0; rank < 3; rank++)
+        *(rank ? &host.others[rank - 1] : &host.report) =
+            (gsc_report){.kind = GSC_REPORT_TENSORS,
+                         .measured = GSC_WANT_NORM,
+                         .sum_squares = 4,
+                         .elements = 1,
+                         .digest = 42,
+                         .status_rank_plus_1 = rank + 1};
+}
+
+/* Makes a call on structs with one or two words of `bits`. If it fails, compares the device. */
+static gsc_status compare_failure(int call, size_t at, uint64_t bits, bool two, bool in_place)
+{
+    gsc_error err;
+    char what[96];
+    snprintf(what, sizeof what, "call %d, %d of %" PRIx64 " at byte %zu%s", call, 1 + two, bits, at,
+             in_place ? ", in place" : "");
+    make_structs();
+    memcpy((char *)&host + at, &bits, 8);
+    if (two)
+        memcpy((char *)&host + at + 8, &bits, 8);
+    static record before;
+    before = host;
+    const gsc_status status = call_on_structs(call, &writing, &host, in_place, &err);
+    if (status == GSC_OK) /* which other tests compare */
+        return status;
+    upload(device, &before, sizeof before);
+    GSC(call_on_structs(call, &stream, device, in_place, &err));
+    same_records(what);
+    return status;
+}
+
+/* Compares failures for each word of each struct, of calls on structs and on tensors. */
 static void errors(void)
 {
-    static const gsc_report wrong = {.status = GSC_ERROR_REPORT, .overflow = 1, .found_inf = 1};
-    static const gsc_report no_factor = {.status = GSC_ERROR_FACTOR, .overflow = 1, .found_inf = 1};
-    static const gsc_report differ = {
-        .status = GSC_ERROR_MISMATCH, .status_rank_plus_1 = 3, .overflow = 1, .found_inf = 1};
-    static const gsc_report no_state = {.kind = GSC_REPORT_FLAG,
-                                        .status = GSC_ERROR_STATE,
-                                        .status_rank_plus_1 = 4,
-                                        .first_rank_plus_1 = 4,
-                                        .last_rank_plus_1 = 4,
-                                        .loss_rank_plus_1 = 4,
-                                        .overflow = 1,
-                                        .found_inf = 1};
-    gsc_policy policy = GSC_POLICY_INIT, by_norm = GSC_POLICY_INIT;
-    gsc_tensor_options options = GSC_TENSOR_OPTIONS_INIT;
-    const gsc_tensor tensor = {.data = &device->from, .count = 100, .dtype = GSC_F32};
-    const gsc_tensor loss = {.data = &device->loss, .count = 1, .dtype = GSC_F64};
-    workspace_for(&tensor, 1);
-    options.want = WANT_ALL;
-    options.loss = &loss;
-    options.per_tensor = device->others;
-    options.histogram = (int64_t *)(void *)&device->others[1];
-    memset(&host.from, 0x3f, sizeof host.from);
-    upload(&device->from, &host.from, sizeof host.from);
-    GSC(gsc_unscale(&stream, &device->factor, &tensor, &tensor, 1, &options, &device->report,
-                    &err));
-    GSC(gsc_scale(&stream, &device->factor, &tensor, &tensor, 1, NULL, NULL, &err));
-    host.report = host.others[0] = no_factor;
-    same_records("a factor of zeros");
-
-    host.factor = host.product = (gsc_factor){1, 1, 1, 1, 1};
-    upload(device, &host, sizeof host);
-    host.factor = host.product = (gsc_factor){0};
-    GSC(gsc_factor_clip_grad_norm(&stream, NULL, &device->report, 1, &device->factor, &err));
-    GSC(gsc_factor_multiply(&stream, &device->factor, 2, &device->product, &err));
-    same_records("products of what is wrong");
-
-    const gsc_report good = {.kind = GSC_REPORT_TENSORS, .measured = WANT_ALL, .elements = 1};
-    gsc_report reserved = good, without_norm = good;
-    reserved.reserved[11] = 42;
-    without_norm.measured = GSC_WANT_AMAX;
-    by_norm.overflow_test = GSC_TEST_NORM;
-    host.others[0] = reserved;
-    host.others[1] = without_norm;
-    for (uint32_t rank = 0; rank < 4; rank++) /* the third and the fourth have another state */
-        host.others[2 + rank] = (gsc_report){
-            .kind = GSC_REPORT_FLAG, .digest = 1 + rank / 2, .status_rank_plus_1 = rank + 1};
-    host.state.good_steps = -1;
-    upload(device, &host, sizeof host);
-    for (int i = 0; i < 3; i++) {
-        GSC(gsc_report_merge(&stream, &device->others[i], i < 2 ? 1 : 4, 0,
-                             i == 1 ? &by_norm : NULL, &device->report, &err));
-        GSC(gsc_exec_wait(&stream, &err));
-        same_report("a merge of what is wrong", i < 2 ? &wrong : &differ, &device->report);
-    }
-    GSC(gsc_report_set_rank(&stream, &device->others[5], &policy, &device->state, 3,
-                            &device->report, &err));
-    GSC(gsc_exec_wait(&stream, &err));
-    same_report("a stamp of what is no state", &no_state, &device->report);
-
-    const struct {
-        const gsc_report *report;
-        double scale;
-        int64_t good_steps;
-        uint64_t reserved;
-        double weights; /* of a state of 0.9 */
-        gsc_status of_update, of_init;
-    } rows[] = {{&good, 0, 0, 0, 0, GSC_OK, GSC_OK},
-                {&reserved, 0, 0, 0, 0, GSC_ERROR_REPORT, GSC_OK},
-                {&no_factor, 0, 0, 0, 0, GSC_ERROR_REPORT, GSC_OK},
-                {&good, -1, 0, 0, 0, GSC_ERROR_STATE, GSC_ERROR_STATE},
-                {&good, 0, -1, 0, 0, GSC_ERROR_STATE, GSC_ERROR_STATE},
-                {&good, 0, 0, 42, 0, GSC_ERROR_STATE, GSC_ERROR_STATE},
-                {&good, 0, 0, 0, 1, GSC_ERROR_VERSION, GSC_ERROR_VERSION}};
-    GSC(gsc_policy_preset("recommended", &policy, &err));
-    for (size_t i = 0; i < 2 * sizeof rows / sizeof *rows; i++) {
-        const gsc_status status = i % 2 ? rows[i / 2].of_init : rows[i / 2].of_update;
-        gsc_state made;
-        GSC(gsc_state_init(NULL, &policy, &host.state, &err));
-        if (rows[i / 2].scale != 0)
-            host.state.factor.scale = rows[i / 2].scale;
-        host.state.good_steps = rows[i / 2].good_steps;
-        host.state.reserved[14] = rows[i / 2].reserved;
-        memcpy(&host.state.failed_backoffs, &rows[i / 2].weights, sizeof(double));
-        memcpy(&host.state.bad_losses_in_a_row, &rows[i / 2].weights, sizeof(double));
-        host.state.events = GSC_EVENT_GREW; /* of the update before */
-        host.report = *rows[i / 2].report;
-        upload(device, &host, sizeof host);
-        if (i % 2)
-            GSC(gsc_state_init_from(&stream, &policy, &device->state, &device->from, &err));
-        else
-            GSC(gsc_state_update(&stream, &policy, &device->state, &device->report, &device->from,
-                                 &err));
-        GSC(gsc_exec_wait(&stream, &err));
-        download(&made, &device->from, sizeof made);
-        CHECK(made.status == status && made.events == (status ? GSC_EVENT_SKIPPED : 0));
-        host.state.status = status;
-        host.state.events = GSC_EVENT_SKIPPED;
-        host.state.skip_f32 = 1;
-        host.state.skip = 1;
-        host.state.guard_multiplier = 0;
-        if (status != GSC_OK)
-            same("a state of what is wrong", &host.state, &made, offsetof(gsc_state, reserved));
-    }
+    static const double numbers[] = {0, 5e-324, -1, HUGE_VAL, NAN};
+    enum { VALUES = 1 + sizeof numbers / sizeof *numbers };
+    uint64_t values[VALUES] = {UINT64_MAX};
+    memcpy(values + 1, numbers, sizeof numbers);
+    static const struct {
+        size_t at, bytes;
+    } structs[] = {{offsetof(record, factor), sizeof(gsc_factor)},
+                   {offsetof(record, report), 3 * sizeof(gsc_report)},
+                   {offsetof(record, state), 2 * sizeof(gsc_state)}};
+#define STATUS_BIT(status) (1u << -(status))
+#define STATUS(name)       STATUS_BIT(GSC_ERROR_##name)
+    static const uint32_t expected[] = {
+        [MULTIPLY] = STATUS(FACTOR) | STATUS(VALUE),
+        [CLIP] = STATUS(FACTOR) | STATUS(REPORT),
+        [CLIP_OUTLIER] = STATUS(FACTOR) | STATUS(STATE) | STATUS(VERSION),
+        [MERGE] = STATUS(REPORT) | STATUS(MISMATCH),
+        [SET_RANK] = STATUS(REPORT) | STATUS(STATE) | STATUS(VERSION),
+        [INIT_FROM] = STATUS(STATE) | STATUS(VERSION),
+        [UPDATE] = STATUS(REPORT) | STATUS(STATE) | STATUS(VERSION),
+        [COMBINE] = STATUS(STATE) | STATUS(VERSION)};
+    uint32_t failed[STRUCT_CALLS] = {0};
+    for (size_t s = 0; s < sizeof structs / sizeof *structs; s++)
+        for (size_t at = structs[s].at; at < structs[s].at + structs[s].bytes; at += 8)
+            for (size_t i = 0; i < VALUES * 4; i++)
+                for (int call = 0; call < STRUCT_CALLS; call++)
+                    failed[call] |=
+                        STATUS_BIT(compare_failure(call, at, values[i / 4], i / 2 % 2, i % 2));
+    for (int call = 0; call < STRUCT_CALLS; call++)
+        CHECK(failed[call] == (expected[call] | STATUS_BIT(GSC_OK)));
+    compare_bad_factors();
 }
 
 /* ---- memory ---- */

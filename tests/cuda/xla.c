@@ -15,7 +15,8 @@
 
 enum { CHECK_, UNSCALE, SCALE, ACCUMULATE, MERGE, UPDATE, CLIP, MULTIPLY, STAMP };
 enum { WITH_FACTOR = 1, WITH_STATE = 2, WITH_EACH = 4, WITH_HISTOGRAM = 8, WITH_LOSS = 16 };
-enum { BROKEN_STATE = 32, OLD_STATE = 64, BAD_LOSS = 128 }; /* of a variant, not of the handler */
+/* Belongs to a variant, not to the handler. */
+enum { BROKEN_STATE = 32, OLD_STATE = 64, BAD_LOSS = 128, BROKEN_REPORT = 256 };
 
 /* ---- an XLA ---- */
 
@@ -402,6 +403,7 @@ static const struct variant variants[] = {
     {STAMP, 0, 0, 0, true},
     {STAMP, BROKEN_STATE, 0, 0, false},
     {STAMP, OLD_STATE, 0, 0, false},
+    {STAMP, BROKEN_REPORT, 0, 0, true},
 };
 
 static void gives_the_bits_of_the_host(const struct variant *v)
@@ -411,6 +413,8 @@ static void gives_the_bits_of_the_host(const struct variant *v)
         both[cuda] = memory_of();
         if (v->with & BROKEN_STATE)
             both[cuda]->state.factor.scale = NAN;
+        if (v->with & BROKEN_REPORT)
+            both[cuda]->reports[0].kind = 77;
         if (v->with & OLD_STATE) /* 0.9 had 1.0 as a double in these places */
             both[cuda]->state.failed_backoffs = both[cuda]->state.bad_losses_in_a_row =
                 INT64_C(0x3FF) << 52;

@@ -14,6 +14,7 @@ static ERL_NIF_TERM make_error(ErlNifEnv *env, const gsc_error *from)
         enif_make_atom(env, "low"),
         enif_make_atom(env, "high"),
         enif_make_atom(env, "subject_length"),
+        enif_make_atom(env, "requirement_start"),
         enif_make_atom(env, "message"),
     };
     ERL_NIF_TERM values[] = {
@@ -26,9 +27,10 @@ static ERL_NIF_TERM make_error(ErlNifEnv *env, const gsc_error *from)
         make_double(env, from->low),
         make_double(env, from->high),
         make_uint32_t(env, from->subject_length),
+        make_uint32_t(env, from->requirement_start),
         make_string(env, from->message),
     };
-    return make_map(env, keys, values, 10);
+    return make_map(env, keys, values, 11);
 }
 
 static ERL_NIF_TERM make_info(ErlNifEnv *env, const gsc_info *from)
@@ -505,6 +507,22 @@ static ERL_NIF_TERM nif_format_summary(ErlNifEnv *env, int argc, const ERL_NIF_T
     return make_string(env, gsc_format_summary(index));
 }
 
+static ERL_NIF_TERM nif_format_keys(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
+{
+    (void)argc;
+    struct call call = {.env = env};
+    char format[sizeof((gsc_entry *)0)->key];
+    struct result keys;
+    uint64_t keys_count;
+    if (!get_string(&call, argv[0], 0, "format", format, sizeof format) ||
+        gsc_format_keys(format, NULL, 0, &keys_count, &call.err) != GSC_OK ||
+        !make_room(&call, keys_count * sizeof(gsc_format_key), &keys) ||
+        gsc_format_keys(format, keys.data, keys_count, &keys_count, &call.err) != GSC_OK)
+        return failed(&call);
+    const ERL_NIF_TERM terms[] = {make_result(&call, &keys)};
+    return done(&call, terms, 1);
+}
+
 static ERL_NIF_TERM nif_state_import(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
 {
     (void)argc;
@@ -865,6 +883,7 @@ static ErlNifFunc functions[] = {
     {"report_set_rank", 5, nif_report_set_rank, 0},
     {"format_name", 1, nif_format_name, 0},
     {"format_summary", 1, nif_format_summary, 0},
+    {"format_keys", 1, nif_format_keys, 0},
     {"state_import", 4, nif_state_import, 0},
     {"state_export", 4, nif_state_export, 0},
     {"policy_import", 4, nif_policy_import, 0},

@@ -682,7 +682,7 @@ defmodule GradScaler do
   """
   @spec number_report(real) :: Report.t()
   def number_report(number) do
-    Report.decode(Error.ok!(Native.report_from_number(number)))
+    Report.decode(Error.ok!(Native.report_from_number(Fields.judged(number))))
   end
 
   @doc """

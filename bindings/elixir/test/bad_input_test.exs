@@ -3,6 +3,7 @@ defmodule GradScaler.BadInputTest do
   use ExUnit.Case, async: true
 
   import GradScaler
+  import GradScaler.Wording
   alias GradScaler.{Factor, Native, Policy, Report}
 
   @pair {:f32, <<0::32>>}
@@ -14,6 +15,7 @@ defmodule GradScaler.BadInputTest do
   defp refused(words, call) do
     error = assert_raise(ArgumentError, call)
     assert error.message =~ words
+    assert String.valid?(error.message)
     refute error.message =~ ~r/GSC_|gsc_|NULL/
   end
 
@@ -23,18 +25,21 @@ defmodule GradScaler.BadInputTest do
           {~c"torch", [], ~r/preset is .*torch.*: it must be a name/},
           {"torch", 5, "fields is 5"},
           {"torch", [5], "fields holds 5: they must be names"},
+          {String.duplicate("\u00e9", 79), [],
+           "preset " <> wording(~s(is "#{String.duplicate("\u00e9", 79)}", which is no preset))},
           {"torch", [growth: 1], "a policy has no field :growth"},
           {"torch", [growth_interval: 1.5],
            "policy.growth_interval is 1.5: it must be an integer"},
           {"torch", [hysteresis: 2 ** 32], "policy.hysteresis is 4294967296"},
           {"torch", [growth_rule: :at], "policy.growth_rule is :at, not one of [:reached"},
           {"torch", [init_scale: "big"], ~s(policy.init_scale is "big": it must be a number)},
-          {"torch", [init_scale: :nan], "policy.init_scale is nan: it must be"},
+          {"torch", [init_scale: :nan], "policy.init_scale " <> wording("is nan: it must be")},
           {"torch", [init_scale: 0.0], "policy.init_scale is 0: it must be above 0"},
           {"recommended", [init_scale: 2.0 ** 25],
-           "policy.init_scale is 33554432: it must be at most max_scale, which is 16777216"},
+           "policy.init_scale " <>
+             wording("is 33554432: it must be at most max_scale, which is 16777216")},
           {"torch", [bad_loss_rule: :hold],
-           "policy.max_failed_backoffs is 0: it must be above 0"},
+           "policy.max_failed_backoffs " <> wording("is 0: it must be above 0")},
           {"torch", [max_scale: 10 ** 400],
            ~r/max_scale is 10+: it must be a number that a double/}
         ] do
@@ -55,12 +60,14 @@ defmodule GradScaler.BadInputTest do
           {@pair, [clamp: 0], "clamp is 0: it must be a number above 0"},
           {@pair, [typ: :f32], "unknown keys [:typ]"},
           {@pair, [factor: 2.0], "factor is 2.0, not a GradScaler.Factor"},
-          {@pair, [factor: %Factor{}], "factor.scale is 0"},
+          {@pair, [factor: %Factor{}], "factor.scale " <> wording("is 0")},
           {@pair, [loss: {:f8, ""}], "the tensor has the dtype :f8, not one of"},
           {@pair, [loss: {:f32, "abc"}],
            "options.loss has 3 bytes, which is no multiple of the 4"},
-          {@pair, [loss: {:complex64, <<0::64>>}], "options.loss is complex64: a loss is real"},
-          {@pair, [loss: [@pair, {:complex64, <<0::64>>}]], "options.loss is complex64"},
+          {@pair, [loss: {:complex64, <<0::64>>}],
+           "options.loss " <> wording("is complex64: a loss is real")},
+          {@pair, [loss: [@pair, {:complex64, <<0::64>>}]],
+           "options.loss " <> wording("is complex64")},
           {@pair, [loss: "0.5"], ~s(the tree is "0.5": expected a tensor)},
           {@pair, [loss: 10 ** 400], ~r/options.loss is 10+: it must be a number that a double/}
         ] do
@@ -95,24 +102,25 @@ defmodule GradScaler.BadInputTest do
            fn -> update(torch, :overflow) end},
           {"report is a list: merge it with GradScaler.merge",
            fn -> update(torch, [%Report{}]) end},
-          {"report.status is", fn -> update(torch, failed_report()) end},
+          {"report.status " <> wording("is"), fn -> update(torch, failed_report()) end},
           {"reports holds 1", fn -> merge([%Report{}, 1], :shards) end},
           {"kind is :sum, not one of [:shards, :addends]", fn -> merge([], :sum) end},
           {"has no reports of gradients", fn -> overflows(%Report{}) end},
           {"report has no norm", fn -> norm(without_norm) end},
           {"report", fn -> clip_factor(torch, without_norm, 1.0) end},
-          {"kind is 0: no call wrote", fn -> set_rank(%Report{}, torch, 0) end},
+          {"report.kind " <> wording("is 0: no call wrote"),
+           fn -> set_rank(%Report{}, torch, 0) end},
           {"unknown keys [:name]", fn -> reason(torch, nil, name: []) end},
           {"names has 1 entries, not 2",
            fn -> reason(torch, measure([@pair, @pair], torch), names: ["w"]) end},
           {"report.has_flag is 1: it must be true or false", fn -> encode.(has_flag: 1) end},
           {"report.found_inf is 1: it must be true or false", fn -> encode.(found_inf: 1) end},
           {"report.loss is :bad, not one of [:unknown, :finite", fn -> encode.(loss: :bad) end},
-          {~r/^the new state: factor.scale is -1/, fn -> set_scale(torch, -1) end},
+          {~r/^the new state: factor.scale #{wording("is -1")}/, fn -> set_scale(torch, -1) end},
           {~s(factor.scale is "1": it must be a number), fn -> set_scale(torch, "1") end},
           {"a state has no field :events to set", fn -> put_state(torch, events: []) end},
           {"state.good_steps is 1.5: it must be", fn -> put_state(torch, good_steps: 1.5) end},
-          {~r/^the number of bytes is 7: too few/, fn -> load("nothing") end},
+          {~r/^the number of bytes #{wording("is 7: too few")}/, fn -> load("nothing") end},
           {"bytes is not a binary", fn -> load(:nothing) end},
           {"a device is :cuda, {:cuda, ordinal} or {:cpu, threads}, not :gpu",
            fn -> on_device(torch, :gpu) end}

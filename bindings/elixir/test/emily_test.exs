@@ -2,6 +2,7 @@ defmodule GradScaler.EmilyTest do
   # GradScaler.MixedPrecision in the place of Emily.MixedPrecision: the scale of its preset, and what its users call.
   use ExUnit.Case, async: true
 
+  import GradScaler.Wording
   alias GradScaler.MixedPrecision, as: MP
   alias GradScaler.MixedPrecision.LossScaler
 
@@ -47,8 +48,8 @@ defmodule GradScaler.EmilyTest do
     for {option, message} <- [
           {[init_scale: 1.0], ~r/unknown keys \[:init_scale\]/},
           {[scale: 0], ~r/scale is 0: it must be/},
-          {[growth_factor: 0.5], ~r/growth_factor is 0.5/},
-          {[min_scale: -1], ~r/min_scale is -1/}
+          {[growth_factor: 0.5], ~r/growth_factor #{wording("is 0.5")}/},
+          {[min_scale: -1], ~r/min_scale #{wording("is -1")}/}
         ],
         do: assert_raise(ArgumentError, message, fn -> MP.loss_scale(option) end)
 

@@ -8,16 +8,19 @@ import functools
 import itertools
 import math
 import pickle
+import shutil
+import subprocess
 from array import array
 
 import numpy as np
 import pytest
 from ml_dtypes import float8_e4m3b11fnuz
-from support import F32, array_that_calls, read_only, refusal, scaler_of
+from support import F32, array_that_calls, folded, read_only, refusal, run_python, scaler_of
 
 import gradscaler
-from gradscaler import Arrays, Error, Factor, Policy, Report, ReportKind, Scaler, State, Want
+from gradscaler import Arrays, Error, Factor, Policy, Report, ReportKind, Scaler, State, Status, Want
 from gradscaler import _gradscaler as c
+from gradscaler._structs import ExecFlag
 
 SIZE = ctypes.sizeof(Report)
 GOOD_REPORT = Report.of_flag(False)
@@ -102,6 +105,7 @@ ITSELF.append(ITSELF)
 OBJECT = "must be a dict or an object with attributes"
 HOLDS = "out or dtype: pass it to gradscaler.Arrays, which hold gradients and results"
 TAKEN = "float32, float64, float16, bfloat16, float8_e4m3fn, float8_e5m2, gradscaler.cb16, complex64 or complex128"
+SHARED = "shares memory with out[0]: it would be written"
 NAME = "format must be the name of one of gradscaler.formats(), not None"
 NOT_MEASURED = "report.%s was not measured, and this policy judges by it: pass want=Want.%s to the call"
 
@@ -121,6 +125,7 @@ MESSAGES = [
     (lambda s: s.measure([ones(dtype=int)]), f"grads[0] has dtype int64, which is not supported: pass {TAKEN}"),
     (lambda s: Policy("pytorch"), 'preset is "pytorch", which is no preset: did you mean "torch"?'),
     (lambda s: s.set_scale(8.0, good_steps=-1), "good_steps is -1: it must be what a state can have"),
+    (lambda s: s.set_scale(-1.0), "scale is -1: it must be 0 or above"),
     (lambda s: s.set_scale(8.0, count=1), "a state has no count 'count'; it has good_steps, "),
     (lambda s: s.set_scale(8.0, good_steps="x"), "good_steps='x': "),
     (lambda s: s.unscale({"a": {"b": ones(dtype=int)}}), "grads['a']['b'] has dtype int64, which is not"),
@@ -143,10 +148,10 @@ MESSAGES = [
     (lambda s: State.from_bytes(b"123"), "a state has 384 bytes, not 3"),
     (lambda s: State.from_bytes(bytes(s.state) + b"\1"), "the bytes of the state set fields that this version"),
     (lambda s: Report.from_bytes(None), "expected the bytes of a report, not None"),
-    (lambda s: Arrays({"w": X[0], "b": X[0]}), "grads['b'] shares memory with grads['w']: it would be written"),
+    (lambda s: Arrays({"w": X[0], "b": X[0]}), "grads['b'] shares memory with grads['w']: it would be written twice"),
     (lambda s: s.unscale([V[:5], V[4:9]]), "grads[1] shares memory with grads[0]: "),
     (lambda s: s.unscale_accumulate([V[:4]], [V[:4]]), "out[0].data overlaps its input"),
-    (lambda s: s.unscale([V[6:8], V[:4]], [V[3:5], V[16:]]), "grads[1] shares memory with out[0]: it would be written"),
+    (lambda s: s.unscale([V[6:8], V[:4]], [V[3:5], V[16:]]), f"grads[1] {SHARED} before it is read"),
     (lambda s: Arrays(Arrays(X)), "grads: expected a list or dict of arrays, not Arrays"),
     (lambda s: Arrays(X, Arrays(X)), "out: expected a list or dict of arrays, not Arrays"),
     (lambda s: s.measure(ITSELF), "grads[0][0][0]... is nested without end"),
@@ -293,7 +298,7 @@ GIVEN = X, V, GRADS, REPORT, [out for out, _ in OUTS]
 @pytest.mark.parametrize(("call", "message"), MESSAGES)
 def test_a_message_names_what_was_passed(call, message):
     scaler = Scaler("torch")
-    assert refusal(lambda: call(scaler), scaler, GIVEN).startswith(message)
+    assert folded(refusal(lambda: call(scaler), scaler, GIVEN)).startswith(folded(message))
 
 
 def test_no_message_has_a_name_of_c():
@@ -405,7 +410,8 @@ OPTIONS += [("want", want, f"want={want!r}: expected a union") for want in (2**3
 @pytest.mark.parametrize("method", CALLS.values(), ids=CALLS)
 def test_a_factor_or_a_want_that_is_none_is_refused(name, value, message, method):
     scaler, grads = scaler_of(), [ones()]
-    assert refusal(lambda: method(scaler, grads, **{name: value}), scaler, grads).startswith(message)
+    refused = refusal(lambda: method(scaler, grads, **{name: value}), scaler, grads)
+    assert folded(refused).startswith(folded(message))
 
 
 @pytest.mark.parametrize(("overflow", "advice"), [(True, "policy.min_scale"), (False, "policy.max_scale")])
@@ -413,10 +419,9 @@ def test_a_scale_that_ran_to_zero_or_infinity_is_refused_with_advice(overflow, a
     scaler, report = Scaler("keras", growth_interval=1), Report(kind=ReportKind.TENSORS, measured=Want.NORM)
     for _ in range(300):
         scaler.update(overflow)
-    for call in scaler.scale, scaler.unscale, scaler.measure:
-        assert advice in refusal(lambda call=call: call(ones()), scaler)
-    assert advice in refusal(lambda: scaler.scale(1.0), scaler)
-    assert advice in refusal(lambda: scaler.clip_factor(report, 1.0), scaler)
+    calls = [lambda call=call: call(ones()) for call in (scaler.scale, scaler.unscale, scaler.measure)]
+    for call in [*calls, lambda: scaler.scale(1.0), lambda: scaler.clip_factor(report, 1.0)]:
+        assert folded(advice) in folded(refusal(call, scaler))
 
 
 ANYTHING = [None, 0, -1, 2**70, 1.5, math.nan, "torch", "\ud800", b"", bytes(Report()), bytearray(3)]
@@ -476,6 +481,84 @@ def test_an_error_is_data():
         assert error.field != "overflow_tolerance" or (error.low, error.high) == (0.0, 1.0)
         again = pickle.loads(pickle.dumps(error))
         assert (str(again), again.status, again.why) == (str(error), error.status, error.why)
+
+
+LONG_NAMES = {"1 byte each": "k" * 139, "2 bytes": "é" * 69, "3 bytes": "漢字" * 23}
+
+
+@pytest.mark.parametrize("name", LONG_NAMES.values(), ids=LONG_NAMES)
+def test_a_long_name_is_quoted_whole_and_counted_in_characters(name):
+    scaler, state = Scaler("torch"), Scaler("torch").state_dict("torch") | {"scale": -1.0}
+    kind, key = gradscaler._structs.EntryKind.NUMBER, f"{name}.scale"
+    entries = (gradscaler._structs.Entry * 1)((key.encode(), kind, 0, -1.0))
+    with pytest.raises(Error) as refused:
+        c.gsc_state_import("torch", name, entries, None, scaler.policy, State(), None)
+    error, subject = refused.value, f'entries[0].value of "{key}" '
+    assert (error.subject_length, str(error)) == (len(subject), subject + error.why)
+    assert folded(error.why) == folded("is -1: it must be a scale: 0 or above")
+    assert error.requirement == error.why[len("is -1: it must be ") :]
+    message = refusal(lambda: scaler.load_state_dict({name: state}), scaler, of=Error)
+    assert message == f"state['{name}']['scale'] {error.why}"
+    message = refusal(lambda: scaler.load_state_dict({name: state, "b": state}), scaler, of=Error)
+    why = f'hold several scalers, "{name}" and "b": say which by prefix'
+    assert folded(message) == folded(f"the entries of state {why}")
+    message = refusal(lambda: Policy(name * 9), of=Error)
+    assert folded(f'preset is "{name}') in folded(message) and folded('..."') in folded(message)
+    assert "\ufffd" not in message
+
+
+LOCALE = """
+import locale, gradscaler
+locale.setlocale(locale.LC_NUMERIC, "comma")
+print(locale.str(1.5))
+try: gradscaler.Policy("torch", backoff_factor=2.25)
+except gradscaler.Error as error: print(error)
+scaler = gradscaler.Scaler("none", guard_norm=2.5)
+scaler.update(gradscaler.Report.of_number(3.75))
+print(scaler.reason)
+scaler.state_dict("torch")
+print(*(note for note in scaler.notes if note.field == "guard_norm"))
+"""
+
+
+@pytest.mark.skipif(shutil.which("localedef") is None, reason="localedef, of glibc, is not here")
+def test_numbers_have_a_point_where_the_locale_has_a_comma(tmp_path):
+    characters = "\n".join(f"<U{code:04X}> /x{code:02x}" for code in range(128))
+    head = "<code_set_name> ASCII\n<comment_char> %\n<escape_char> /\nCHARMAP"
+    (tmp_path / "ascii").write_text(f"{head}\n{characters}\nEND CHARMAP\n")
+    (tmp_path / "german").write_text('LC_NUMERIC\ndecimal_point ","\nthousands_sep "."\ngrouping 3;3\nEND LC_NUMERIC\n')
+    command = ["localedef", "-c", "-f", tmp_path / "ascii", "-i", tmp_path / "german", tmp_path / "comma"]
+    subprocess.run(command, stderr=subprocess.DEVNULL, check=False)  # it warns of what the locale lacks
+    done = run_python("-c", LOCALE, LOCPATH=str(tmp_path))
+    assert (done.stderr, done.stdout.splitlines()[0]) == ("", "1,5")
+    assert [*map(folded, done.stdout.splitlines()[1:])] == [
+        folded("backoff_factor is 2.25: it must be from 0 to 1"),
+        folded("skipped: the norm, 3.75, is above 2.5, 1 in a row"),
+        folded("guard_norm is 2.5, which the format torch cannot hold"),
+    ]
+
+
+def refused_field(call, *arguments):
+    with pytest.raises(Error) as refused:
+        call(*arguments)
+    return f"{refused.value.name}.{refused.value.field}"
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_call_with_a_flag_raises_an_error_and_writes_it(threads):
+    scaler, bad, reports = Scaler("torch"), Report(kind=5), np.zeros((2, SIZE), np.uint8)
+    context, state = c.gsc_context_create_cpu({"threads": threads}), State.from_buffer_copy(scaler.state)
+    for on in context, None, (context, 0, None, 0):
+        assert refused_field(c.gsc_state_update, on, scaler.policy, state, bad, state) == "report.kind"
+        assert bytes(state) == bytes(scaler.state)
+    for on in (context, 0, None, c.GSC_EXEC_WRITE_FAILURES), (None, 0, None, ExecFlag.WRITE_FAILURES):
+        state, report = State.from_buffer_copy(scaler.state), Report()
+        assert refused_field(c.gsc_state_update, on, scaler.policy, state, bad, state) == "report.kind"
+        assert (state.status, state.skip, state.factor.scale) == (Status.ERROR_REPORT, 1, 2**16)
+        lists = ([ones(), ones()],) * 2
+        assert refused_field(c.gsc_unscale, on, Factor(), lists, {"per_tensor": reports}, report) == "factor.scale"
+        assert report.status == Status.ERROR_FACTOR and report.overflow and bytes(report) * 2 == reports.tobytes()
+    assert refused_field(c.gsc_measure, (None, 0, None, 2), None, [], None, bad) == "exec.flags"
 
 
 def test_memory_of_the_host_holds_structs():

@@ -28,7 +28,7 @@ def lines_of(text):
     return [line for raw in text.splitlines() if (line := raw.strip().removeprefix("///").strip())]
 
 
-@pytest.mark.parametrize("module", ["_policy", "_scaler"])
+@pytest.mark.parametrize("module", ["_policy", pytest.param("_scaler", marks=pytest.mark.wording)])
 def test_the_examples_of_docstrings_print_what_they_say(module):
     failed, attempted = doctest.testmod(importlib.import_module(f"gradscaler.{module}"))
     assert failed == 0 and attempted >= 5

@@ -37,6 +37,7 @@ def test_pictures_are_small_and_have_dark_colours():
         assert path.stat().st_size <= 60_000 and "prefers-color-scheme" in path.read_text(), path.name
 
 
+@pytest.mark.wording
 def test_the_guide_has_what_the_command_prints(tmp_path):
     histories = {name: pictures.record(name, tmp_path) for name in pictures.RUNS}
     assert pictures.guide(histories) == pictures.GUIDE.read_text(), "run ci/pictures"

@@ -151,21 +151,26 @@ fn link_installed(directory: &Path, origin: &str) -> PathBuf {
     library
 }
 
-/// Reads the version from the text of an error message, which every library since 0.2 contains. The file is
-/// not loaded: it can be for another machine, and loading runs its code.
+/// Reads the version behind the mark that the library contains for this and for the tool `what`. The file is not
+/// loaded: it can be for another machine, and loading runs its code.
 fn check_version(library: &Path) {
     let bytes = fs::read(library).unwrap_or_else(|error| panic!("{}: {error}", library.display()));
-    let text = String::from_utf8_lossy(&bytes);
-    let found = text.split("this version (").nth(1);
-    let found = found.and_then(|text| text.split(')').next());
-    let found = found.unwrap_or_else(|| {
+    let mark = b"@(#)gradscaler ";
+    let start = bytes.windows(mark.len()).position(|window| window == mark);
+    let start = start.unwrap_or_else(|| {
         panic!(
-            "{} contains no version, so it is older than 0.2 or not gradscaler; without \
+            "{} contains no version, so it is older than 0.10 or not gradscaler; without \
              GRADSCALER_LIB_DIR the crate compiles the library",
             library.display()
         )
     });
-    require(found, &library.display().to_string(), "GRADSCALER_LIB_DIR");
+    let version = bytes[start + mark.len()..].split(|byte| *byte == 0).next();
+    let version = String::from_utf8_lossy(version.unwrap_or_default());
+    require(
+        &version,
+        &library.display().to_string(),
+        "GRADSCALER_LIB_DIR",
+    );
 }
 
 /// Refuses a library that is older than the declarations, which lacks some of them, and a library of another

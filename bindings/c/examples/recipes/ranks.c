@@ -23,12 +23,14 @@ gsc_status step_on_rank(void *group, all_gather *gather, uint32_t rank, gsc_repo
     options.policy = policy;
     gsc_status status =
         gsc_unscale(NULL, &state->factor, shard, shard, count, &options, &report, err);
+    if (status == GSC_OK)
+        status = gsc_report_set_rank(NULL, &report, policy, state, rank, &report, err);
     if (status != GSC_OK) {
         memset(&report, 0, sizeof report);
         report.status = status;
         report.overflow = 1;
+        report.status_rank_plus_1 = rank + 1;
     }
-    MUST(gsc_report_set_rank(NULL, &report, policy, state, rank, &report, NULL) == GSC_OK);
     gather(group, &report, of_ranks, sizeof report);
     if (status == GSC_OK)
         status = gsc_report_merge(NULL, of_ranks, ranks, GSC_MERGE_SHARDS, policy, &report, err);

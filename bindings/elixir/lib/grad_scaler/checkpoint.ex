@@ -1,5 +1,5 @@
 defmodule GradScaler.Checkpoint do
-  alias GradScaler.{Constants, Entry, Error, Fields, Native, Note}
+  alias GradScaler.{Constants, Entry, Error, Fields, FormatKey, Native, Note}
 
   @key_bytes Entry.longest(:key)
 
@@ -19,8 +19,9 @@ defmodule GradScaler.Checkpoint do
   Each call returns its result and notes, on keys that are missing, ignored, changed or not possible in a
   format. A note has:
 
-    * `message` - a sentence
-    * `kind` - `:format`, `:missing`, `:ignored`, `:changed`, `:unusable`, `:outside_limits` or `:lost`
+    * `message` - a sentence; its words can change in any version
+    * `kind` - in this order: `:unusable`, `:outside_limits`, `:changed`, `:lost`, `:format`, `:ignored` or
+      `:missing`
     * `field` - a field of the policy or the state; with `:format` the name of the format
     * `value` - the number in force
 
@@ -37,7 +38,7 @@ defmodule GradScaler.Checkpoint do
   @text_bytes Entry.longest(:text)
   @depth 16
   @int64 -0x8000000000000000..0x7FFFFFFFFFFFFFFF
-  @importance [:unusable, :changed, :lost, :format, :ignored, :missing]
+  @unknown_format Constants.number(:status, :format, "status")
 
   @doc """
   Returns the names of all formats, each with a sentence on its framework and on what it holds.
@@ -65,14 +66,12 @@ defmodule GradScaler.Checkpoint do
   def read(checkpoint, scaler \\ nil, options \\ []) do
     options = Keyword.validate!(options, format: nil, prefix: nil)
     prefix = text(options[:prefix], "prefix")
-    {keys, entries} = entries(checkpoint, "the checkpoint", prefix, &saved_names/0)
+    format = text(options[:format], "format")
+    {keys, entries} = entries(checkpoint, "the checkpoint", prefix, &saved_keys/0)
     policy = if scaler, do: scaler.policy
 
     {:ok, policy, state, notes} =
-      options[:format]
-      |> text("format")
-      |> Native.state_import(prefix, entries, policy)
-      |> check!(keys)
+      format |> Native.state_import(prefix, entries, policy) |> check!(keys, format)
 
     {%GradScaler{policy: policy, state: state}, notes(notes, keys)}
   end
@@ -94,7 +93,10 @@ defmodule GradScaler.Checkpoint do
   def write(%GradScaler{} = scaler, format, options \\ []) do
     options = Keyword.validate!(options, prefix: nil, keys: :texts)
     prefix = text(options[:prefix], "prefix")
-    {:ok, entries, notes} = scaler |> export(text(format, "format"), prefix) |> Error.check!()
+    format = text(format, "format")
+
+    {:ok, entries, notes} =
+      format |> Native.state_export(prefix, scaler.policy, scaler.state) |> check!([], format)
 
     name =
       case options[:keys] do
@@ -131,21 +133,16 @@ defmodule GradScaler.Checkpoint do
     prefix = text(options[:prefix], "prefix")
     {keys, entries} = entries(settings, "settings", prefix || "", fn -> :all end)
     policy = if options[:preset], do: GradScaler.new(options[:preset]).policy
+    format = text(format, "format")
 
     {:ok, policy, notes} =
-      format
-      |> text("format")
-      |> Native.policy_import(prefix, entries, policy)
-      |> check!(keys)
+      format |> Native.policy_import(prefix, entries, policy) |> check!(keys, format)
 
     state = Error.ok!(Native.state_init(nil, policy))
     {%GradScaler{policy: policy, state: state}, notes(notes, keys)}
   end
 
   # ---- the lists of the library ----
-
-  defp export(%GradScaler{policy: policy, state: state}, format, prefix),
-    do: Native.state_export(format, prefix, policy, state)
 
   @entry_size byte_size(Entry.encode(%Entry{}))
   @doc false
@@ -159,27 +156,31 @@ defmodule GradScaler.Checkpoint do
   defp text(name, _label) when is_binary(name) or is_atom(name), do: to_string(name)
   defp text(other, label), do: Fields.refuse(label, other, "a name")
 
-  # Makes an error about an entry name its key.
-  defp check!({:error, %{name: "entries"} = details}, keys) do
-    <<where::binary-size(details.subject_length), rest::binary>> = details.message
-    {key, what} = if details.index >= 0, do: Enum.at(keys, details.index), else: {nil, nil}
-    known = "no format in GradScaler.Checkpoint.formats/0"
-    rest = String.replace(rest, "no format that is known", known)
-    rest = if what, do: String.replace(rest, ~s("#{what}"), what, global: false), else: rest
+  # Makes an error about an entry name its key, and an error about the format the list of them.
+  defp check!({:error, %{name: "entries", index: index} = details}, keys, _format)
+       when index >= 0 do
+    {key, unread} = Enum.at(keys, index)
+    Error.check!({:error, %{details | message: "#{key} #{refusal(details, unread)}"}})
+  end
 
-    message =
-      if key,
-        do: "#{key} #{String.replace_prefix(rest, ~s(of "#{quoted(key)}" ), "")}",
-        else: "#{where}#{rest}"
-
+  defp check!({:error, %{status: @unknown_format, name: name} = details}, keys, format)
+       when name == "format" or (name == "entries" and keys != [] and format == nil) do
+    message = "#{details.message} (GradScaler.Checkpoint.formats/0 lists the formats)"
     Error.check!({:error, %{details | message: message}})
   end
 
-  defp check!(result, _keys),
+  defp check!(result, _keys, _format),
     do: Error.check!(result, %{"entries_count" => "the number of its entries"})
 
-  # Returns the part of a key that the library quotes.
-  defp quoted(key), do: binary_part(key, 0, min(byte_size(key), 64))
+  # Returns the message of an error after its subject. A value that walk/2 could not read is a text in the library, and
+  # would stand in quotes.
+  defp refusal(%{message: message, requirement_start: start}, unread)
+       when unread != nil and start > 0,
+       do: "is #{unread}: it must be #{behind(message, start)}"
+
+  defp refusal(%{message: message, subject_length: length}, _unread), do: behind(message, length)
+
+  defp behind(text, bytes), do: binary_part(text, bytes, byte_size(text) - bytes)
 
   @note_size byte_size(Note.encode(%Note{}))
   @doc false
@@ -187,25 +188,26 @@ defmodule GradScaler.Checkpoint do
     unread =
       for {{_key, what}, index} <- Enum.with_index(keys), what, into: MapSet.new(), do: index
 
-    notes =
-      for <<note::binary-size(@note_size) <- bytes>>,
-          note = Note.decode(note),
-          note.kind != :ignored or not MapSet.member?(unread, note.entry),
-          do: %{note | message: named(note)}
-
-    Enum.sort_by(notes, fn note -> Enum.find_index(@importance, &(&1 == note.kind)) || 0 end)
+    for <<note::binary-size(@note_size) <- bytes>>,
+        note = Note.decode(note),
+        note.kind != :ignored or not MapSet.member?(unread, note.entry),
+        do: named(note)
   end
 
-  # Returns the sentence of a note, with the name of a rule instead of its number.
-  defp named(%Note{field: field, value: value, message: message}) do
-    with group when group != nil <- Constants.of_field(field),
-         number when is_float(value) <- trunc(value),
-         name when not is_integer(name) <- Constants.name(group, number) do
-      Regex.replace(~r/\b(is|at) #{number}\b/, message, "\\1 #{inspect(name)}")
-    else
-      _ -> message
+  # Returns a note with a rule or flags as Elixir writes them.
+  defp named(%Note{value_start: start, value_length: length} = note) when length > 0 do
+    case Constants.of_field(note.field, note.value) do
+      nil ->
+        note
+
+      value ->
+        <<before::binary-size(start), _::binary-size(length), rest::binary>> = note.message
+        value = inspect(value)
+        %{note | value_length: byte_size(value), message: before <> value <> rest}
     end
   end
+
+  defp named(note), do: note
 
   defp value(%Entry{kind: :text, text: text}), do: text
   defp value(%Entry{kind: :null}), do: nil
@@ -215,12 +217,12 @@ defmodule GradScaler.Checkpoint do
 
   # Returns the keys and the entries of the library. A value that is no number gets an entry only beside numbers:
   # elsewhere it is a weight.
-  defp entries(tree, label, prefix, names) when is_map(tree) or is_list(tree) do
+  defp entries(tree, label, prefix, saved) when is_map(tree) or is_list(tree) do
     rows =
       for {[_ | parent] = path, entry, unread} <- walk(tree, []),
           do: {join(path), join(parent), entry, unread}
 
-    refuse_long(rows, prefix, names)
+    refuse_long(rows, prefix, saved)
 
     beside =
       for {_key, parent, %Entry{kind: kind}, _unread} <- rows,
@@ -242,23 +244,24 @@ defmodule GradScaler.Checkpoint do
      for({_key, entry, _unread} <- rows, into: <<>>, do: Entry.encode(entry))}
   end
 
-  defp entries(other, label, _prefix, _names),
+  defp entries(other, label, _prefix, _saved),
     do: Fields.refuse(label, other, "a map, a keyword list or a struct")
 
   defp join(path), do: path |> Enum.reverse() |> Enum.join(".")
 
   # Refuses a key of the scaler that is too long: the scaler would continue without its number.
-  defp refuse_long(rows, prefix, names) do
+  defp refuse_long(rows, prefix, saved) do
     long =
       for {key, _place, _entry, nil} <- rows,
           byte_size(key) > @key_bytes,
-          [parent, name] = Regex.run(~r"^(.*?)[./]?([^./]*)$"s, key, capture: :all_but_first),
+          name = key |> String.split([".", "/"]) |> List.last(),
+          parent = binary_part(key, 0, max(byte_size(key) - byte_size(name) - 1, 0)),
           parent == (prefix || parent),
-          do: {key, stem(name)}
+          do: {key, name}
 
-    names = if long != [], do: names.()
+    saved = if long != [], do: saved.()
 
-    for {key, name} <- long, names == :all or name in names do
+    for {key, name} <- long, saved == :all or saved?(name, saved) do
       raise ArgumentError,
             "#{key} is a key of #{byte_size(key)} bytes: at most #{@key_bytes} are read, " <>
               "so pass what is below its place"
@@ -269,16 +272,22 @@ defmodule GradScaler.Checkpoint do
     end
   end
 
-  # Returns the names of numbers in checkpoints of all formats, without the digits that some programs of Paddle add.
-  defp saved_names do
+  @key_size byte_size(FormatKey.encode(%FormatKey{}))
+  # Returns the keys of checkpoints of all formats, each with true if any number can stand for the 0 at its end.
+  defp saved_keys do
     for format <- Map.keys(formats()),
-        {:ok, entries, _notes} <- [export(GradScaler.new("torch"), format, "")],
-        {key, _value} <- rows(entries),
+        keys = Error.ok!(Native.format_keys(format)),
+        <<bytes::binary-size(@key_size) <- keys>>,
+        %{key: key, uses: uses} = FormatKey.decode(bytes),
+        :saved in uses,
         into: MapSet.new(),
-        do: stem(key)
+        do: {key, :numbered in uses}
   end
 
-  defp stem(name), do: String.replace(name, ~r/\d+$/, "")
+  defp saved?(name, saved) do
+    numbered = Regex.replace(~r/[0-9]+\z/, name, "0")
+    MapSet.member?(saved, {name, false}) or MapSet.member?(saved, {numbered, true})
+  end
 
   defp walk(nil, path), do: readable(path, %Entry{kind: :null})
   defp walk(true, path), do: walk(1, path)

@@ -196,7 +196,7 @@ defmodule GradScaler.Defn do
             "the policy guards, and needs the norm: update(state, overflow, scaler, norm(grads))"
     end
 
-    number = double(number || 0)
+    number = double(Fields.judged(number || 0))
 
     unless number.shape == {} and number.vectorized_axes == [] do
       raise ArgumentError, "a tensor of the shape #{dimensions(number)} is no number to judge"

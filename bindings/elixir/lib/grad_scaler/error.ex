@@ -4,7 +4,7 @@ defmodule GradScaler.Error do
   raise `ArgumentError` with the same message.
 
     * `:status` - the kind of error, such as `:unavailable`, `:memory`, `:device`
-    * `:message` - a sentence
+    * `:message` - a sentence; its words can change in any version
     * `:details` - the fields of C's `gsc_error` as a map: argument, index, field, value, limits
   """
 

@@ -43,6 +43,15 @@ defmodule GradScaler.Fields do
     def unquote(name)(x, label), do: refuse(label, x, "a number")
   end
 
+  @doc "Returns what a guard judges: `:infinity` for an integer past the largest double, such as 10 ** 400."
+  def judged(integer) when is_integer(integer) do
+    integer / 1
+  rescue
+    ArithmeticError -> :infinity
+  end
+
+  def judged(number), do: number
+
   @doc "Returns an integer as bytes. If it does not fit, the error names the field."
   def u8(x, label), do: integer(x, 0, 0xFF, 8, label)
   def u16(x, label), do: integer(x, 0, 0xFFFF, 16, label)

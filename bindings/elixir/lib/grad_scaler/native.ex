@@ -147,6 +147,9 @@ defmodule GradScaler.Native do
   @spec format_summary(integer) :: binary | nil | error
   def format_summary(_index), do: :erlang.nif_error(:nif_not_loaded)
 
+  @spec format_keys(binary) :: {:ok, binary} | error
+  def format_keys(_format), do: :erlang.nif_error(:nif_not_loaded)
+
   @spec state_import(binary | nil, binary | nil, binary, binary | nil) ::
           {:ok, binary, binary, binary} | error
   def state_import(_format, _prefix, _entries, _policy), do: :erlang.nif_error(:nif_not_loaded)

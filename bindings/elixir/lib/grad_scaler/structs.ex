@@ -122,6 +122,12 @@ defmodule GradScaler.Constants do
     ]
   end
 
+  def all(:exec_flag) do
+    [
+      write_failures: 1
+    ]
+  end
+
   def all(:want) do
     [
       norm: 1,
@@ -227,6 +233,14 @@ defmodule GradScaler.Constants do
     ]
   end
 
+  def all(:key_use) do
+    [
+      saved: 1,
+      setting: 2,
+      numbered: 4
+    ]
+  end
+
   def all(:metric) do
     [
       loss_scale: 0,
@@ -270,18 +284,18 @@ defmodule GradScaler.Constants do
     ]
   end
 
-  @doc "Returns the group of constants for a field of a policy; nil if the field takes a number."
-  def of_field("arithmetic"), do: :arithmetic
-  def of_field("growth_rule"), do: :growth
-  def of_field("ceiling_rule"), do: :limit_rule
-  def of_field("floor_rule"), do: :limit_rule
-  def of_field("overflow_test"), do: :overflow_test
-  def of_field("overflow_reset"), do: :overflow_reset
-  def of_field("quirks"), do: :quirk
-  def of_field("bad_loss_rule"), do: :bad_loss
-  def of_field("guard_sample"), do: :guard_sample
-  def of_field("guard_flags"), do: :guard
-  def of_field(_other), do: nil
+  @doc "Returns the names of a value in a field of a policy; nil if the field takes a number."
+  def of_field("arithmetic", value), do: name(:arithmetic, trunc(value))
+  def of_field("growth_rule", value), do: name(:growth, trunc(value))
+  def of_field("ceiling_rule", value), do: name(:limit_rule, trunc(value))
+  def of_field("floor_rule", value), do: name(:limit_rule, trunc(value))
+  def of_field("overflow_test", value), do: name(:overflow_test, trunc(value))
+  def of_field("overflow_reset", value), do: names(:overflow_reset, trunc(value))
+  def of_field("quirks", value), do: names(:quirk, trunc(value))
+  def of_field("bad_loss_rule", value), do: name(:bad_loss, trunc(value))
+  def of_field("guard_sample", value), do: name(:guard_sample, trunc(value))
+  def of_field("guard_flags", value), do: names(:guard, trunc(value))
+  def of_field(_other, _value), do: nil
 
   @doc "The number of a name, of a list of names (their union), or a number as it is."
   def number(_group, number, _label) when is_integer(number), do: number
@@ -600,10 +614,10 @@ defmodule GradScaler.Report do
     Merge the reports of ranks instead of reducing it
   * `overflow` - true: an element is Inf or NaN or became so, or options.policy says so, or a
     device or rank failed
-  * `status` - `:ok`, or the error of a device or a rank: `:ok`, `:null`, `:struct_size`,
-    `:preset`, `:policy`, `:state`, `:report`, `:factor`, `:value`, `:dtype`, `:count`,
-    `:overlap`, `:capacity`, `:corrupt`, `:version`, `:unavailable`, `:memory`, `:device`,
-    `:format`, `:mismatch`
+  * `status` - `:ok`, or the error of a call: `:ok`, `:null`, `:struct_size`, `:preset`,
+    `:policy`, `:state`, `:report`, `:factor`, `:value`, `:dtype`, `:count`, `:overlap`,
+    `:capacity`, `:corrupt`, `:version`, `:unavailable`, `:memory`, `:device`, `:format`,
+    `:mismatch`
   * `measured` - any of these: `:norm`, `:amax`, `:underflow`
   * `generation` - generation of the factor; 0: unknown
   * `amax` - largest finite magnitude after unscaling, before rounding; a complex element counts
@@ -817,8 +831,8 @@ defmodule GradScaler.State do
   * `factor` - the scale in force
   * `next` - the newest scale. Without apply_delay it equals `factor`. With apply_delay the next
     update copies it to `factor`; a loss that you scale before that update needs `next`
-  * `good_steps` - good steps since the last overflow or growth, even if max_scale limited it;
-    with `:every` since the last overflow
+  * `good_steps` - good steps since the last overflow or growth; a growth that max_scale limited
+    also counts; with `:every` since the last overflow
   * `steps_since_change` - all steps since the scale changed
   * `overflows_since_reset` - overflows not reset yet
   * `failed_backoffs` - overflows in a row that could not lower the scale
@@ -827,10 +841,10 @@ defmodule GradScaler.State do
   * `events` - any of these of the last update: `:grew`, `:backed_off`, `:skipped`, `:absorbed`,
     `:at_ceiling`, `:at_floor`, `:backoff_failed`, `:stopped`, `:stale`, `:outlier`, `:clipped`,
     `:bad_loss`, `:empty`
-  * `status` - `:ok`, or the error of the last update on a device: `:ok`, `:null`, `:struct_size`,
-    `:preset`, `:policy`, `:state`, `:report`, `:factor`, `:value`, `:dtype`, `:count`,
-    `:overlap`, `:capacity`, `:corrupt`, `:version`, `:unavailable`, `:memory`, `:device`,
-    `:format`, `:mismatch`
+  * `status` - `:ok`, or the error of the last update: `:ok`, `:null`, `:struct_size`, `:preset`,
+    `:policy`, `:state`, `:report`, `:factor`, `:value`, `:dtype`, `:count`, `:overlap`,
+    `:capacity`, `:corrupt`, `:version`, `:unavailable`, `:memory`, `:device`, `:format`,
+    `:mismatch`
   * `total_updates` - updates since the start
   * `total_overflows` - overflows since the start, without the guard's skips and held bad losses
   * `total_bad_losses` - updates since the start with a bad loss, held or not
@@ -848,8 +862,8 @@ defmodule GradScaler.State do
   * `guard_threshold` - threshold that guard_value was compared with; 0: none
   * `guard_value` - norm or number that the last update judged; 0: none
   * `total_guard_clips` - steps since the start that the guard clipped
-  * `nans_in_a_row` - updates in a row with a NaN among the gradients; an overflow of unknown
-    elements keeps this
+  * `nans_in_a_row` - updates in a row with a NaN among the gradients; an overflow without known
+    elements does not change it
   * `empty_in_a_row` - updates in a row with `:empty`
   * `updates_at_growth` - total_updates when the scale last grew; before any growth, at the first
     good step; 0: neither yet
@@ -1221,6 +1235,8 @@ defmodule GradScaler.Note do
             entry: 0,
             value: 0.0,
             field: "",
+            value_start: 0,
+            value_length: 0,
             message: ""
 
   @type t :: %__MODULE__{
@@ -1229,6 +1245,8 @@ defmodule GradScaler.Note do
           entry: integer,
           value: GradScaler.real(),
           field: binary,
+          value_start: integer,
+          value_length: integer,
           message: binary
         }
 
@@ -1240,7 +1258,9 @@ defmodule GradScaler.Note do
         entry::little-signed-64,
         value::binary-size(8),
         field::binary-size(32),
-        message::binary-size(312),
+        value_start::little-unsigned-32,
+        value_length::little-unsigned-32,
+        message::binary-size(432),
         0::128
       >>) do
     %__MODULE__{
@@ -1249,12 +1269,14 @@ defmodule GradScaler.Note do
       entry: entry,
       value: Fields.real(value),
       field: Fields.string(field),
+      value_start: value_start,
+      value_length: value_length,
       message: Fields.string(message)
     }
   end
 
   def decode(other) do
-    Fields.refuse("note", other, "384 bytes, the reserved ones 0")
+    Fields.refuse("note", other, "512 bytes, the reserved ones 0")
   end
 
   @doc "The binary that the library reads; raises `ArgumentError` naming a field that cannot be."
@@ -1266,14 +1288,70 @@ defmodule GradScaler.Note do
       Fields.s64(s.entry, "note.entry")::binary,
       Fields.f64(s.value, "note.value")::binary,
       Fields.chars(s.field, 32, "note.field")::binary,
-      Fields.chars(s.message, 312, "note.message")::binary,
+      Fields.u32(s.value_start, "note.value_start")::binary,
+      Fields.u32(s.value_length, "note.value_length")::binary,
+      Fields.chars(s.message, 432, "note.message")::binary,
       0::little-128
     >>
   end
 
   @doc "The bytes of the longest text that a field holds."
   def longest(:field), do: 31
-  def longest(:message), do: 311
+  def longest(:message), do: 431
+end
+
+defmodule GradScaler.FormatKey do
+  @moduledoc false
+  alias GradScaler.{Constants, Fields}
+
+  defstruct key: "",
+            field: "",
+            uses: [],
+            flags: 0
+
+  @type t :: %__MODULE__{
+          key: binary,
+          field: binary,
+          uses: [atom | integer],
+          flags: integer
+        }
+
+  @doc "The struct that a binary of the library holds."
+  @spec decode(binary) :: t
+  def decode(<<
+        key::binary-size(32),
+        field::binary-size(32),
+        uses::little-unsigned-32,
+        flags::little-unsigned-32,
+        0::64
+      >>) do
+    %__MODULE__{
+      key: Fields.string(key),
+      field: Fields.string(field),
+      uses: Constants.names(:key_use, uses),
+      flags: flags
+    }
+  end
+
+  def decode(other) do
+    Fields.refuse("format_key", other, "80 bytes, the reserved ones 0")
+  end
+
+  @doc "The binary that the library reads; raises `ArgumentError` naming a field that cannot be."
+  @spec encode(t) :: binary
+  def encode(%__MODULE__{} = s) do
+    <<
+      Fields.chars(s.key, 32, "format_key.key")::binary,
+      Fields.chars(s.field, 32, "format_key.field")::binary,
+      Fields.named(:key_use, s.uses, "format_key.uses", &Fields.u32/2)::binary,
+      Fields.u32(s.flags, "format_key.flags")::binary,
+      0::little-64
+    >>
+  end
+
+  @doc "The bytes of the longest text that a field holds."
+  def longest(:key), do: 31
+  def longest(:field), do: 31
 end
 
 defmodule GradScaler.TensorOptions do

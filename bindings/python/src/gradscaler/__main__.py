@@ -44,6 +44,16 @@ def self_test() -> str:
     return "yes" if good else f"NO: 8, -4, inf at scale 4 became {list(out)}, {report}"
 
 
+def subnormals() -> str:
+    """Returns "kept", or what to do if this thread flushes subnormal numbers to zero."""
+    if sys.float_info.min / 2 > 0.0:
+        return "kept"
+    return (
+        "FLUSHED to zero in this thread: small gradients can become 0, and bits differ from other machines. "
+        "torch.set_flush_denormal(False) ends it; a library that was built with -ffast-math can also have begun it"
+    )
+
+
 def doctor_rows() -> dict[str, str]:
     """Returns the rows that `doctor` prints."""
     info = gradscaler.info()
@@ -54,6 +64,7 @@ def doctor_rows() -> dict[str, str]:
         "library": gradscaler._gradscaler.__file__,
         "Python": f"{platform.python_version()}, {platform.platform()}, {sys.executable}",
         "CPU": cpu + (f" ({info.cpu_note})" if info.cpu_note else ""),
+        "subnormals": subnormals(),
         "CUDA": info.cuda,
         **{name: installed(name) for name in PACKAGES},
         "works": self_test(),
@@ -67,7 +78,7 @@ def table(rows: dict[str, Any]) -> None:
 
 
 def doctor(_: argparse.Namespace) -> int:
-    """shows version, instruction set, CUDA and packages; exits with 1 if the library does not work. Starts CUDA"""
+    """shows version, CPU, CUDA and packages; exits with 1 if the library does not work. Starts CUDA"""
     rows = doctor_rows()
     table(rows)
     return rows["works"] != "yes"

@@ -50,6 +50,14 @@ def _number(name: str, value: Any) -> float:
         raise kind(f"{name}={_short_repr(value)}: {why}") from None
 
 
+def _judged_number(name: str, value: Any) -> float:
+    """Returns a number that a guard judges: infinity for one past the largest double, such as 10**400."""
+    try:
+        return _number(name, value)
+    except OverflowError:
+        return math.inf
+
+
 def _index(value: Any) -> int:
     """Returns `value` if it is a whole number, else -1."""
     try:

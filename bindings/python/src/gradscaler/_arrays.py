@@ -79,7 +79,8 @@ class _Lists:
         where, why = self.where(error.name, error.index), error.why
         if error.other >= 0:
             other = self.where("grads" if self.outs is self.ins else "out", error.other)
-            why = f"shares memory with {other}:{why.partition(':')[2]}"
+            when = "twice" if error.name == "out" or self.outs is self.ins else "before it is read"
+            why = f"shares memory with {other}: it would be written {when}"
         field = f".{error.field}" if error.field and error.field != "device" else ""
         error.args = (f"{where}{field} {why}",)
 

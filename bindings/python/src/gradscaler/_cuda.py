@@ -109,6 +109,8 @@ def _error(text: str, status: int, name: str, field: str, index: int, subject_le
     error = c.Error(text)
     error.status, error.argument, error.index, error.other = status, -1, index, -1
     error.name, error.field, error.subject_length, error.why = name, field, subject_length, why
+    error.value = error.low = error.high = None
+    error.requirement = ""
     return error
 
 

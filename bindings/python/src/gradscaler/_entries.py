@@ -4,20 +4,18 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import decimal
 import functools
 import itertools
 import math
 import numbers
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from . import _gradscaler as c
 from . import _structs
-from ._structs import EntryKind, NoteKind
+from ._structs import EntryKind, KeyUse, NoteKind, Status
 
 Path = tuple[Any, ...]
 _KEY_BYTES, _TEXT_BYTES = (
@@ -28,6 +26,8 @@ _MAX_DEPTH = 16  # the most nested containers
 
 class Note(str):
     """A sentence on a finding, or on a key of a checkpoint or settings that is missing, ignored or changed.
+
+    A version can change the words; programs read the attributes.
 
     kind: a gradscaler.NoteKind
     key: the path of the key, such as ("scaler", "_growth_tracker"), or None
@@ -195,17 +195,15 @@ def joined(path: Path) -> str:
 
 @functools.cache
 def _checkpoint_names() -> tuple[frozenset[str], frozenset[str]]:
-    """Returns the last parts of all keys that checkpoints have, and the last parts of the keys of scales."""
-    policy, state = _structs.Policy(struct_size=ctypes.sizeof(_structs.Policy)), _structs.State()
-    c.gsc_policy_preset("torch", policy)
-    c.gsc_state_init(None, policy, state)
-    names, scales = set(), set()
-    for format in formats():
-        with contextlib.suppress(c.Error):  # some formats have settings only
-            keys = [key.rpartition(".")[2] for key in _exported(policy, state, format, "")[0]]
-            names.update(keys)
-            scales.add(keys[0])
-    return frozenset(names), frozenset(scales)
+    """Returns the keys that checkpoints have, and the keys of scales."""
+    keys = [each for format in formats() for each in filled(_structs.FormatKey, c.gsc_format_keys, format)]
+    saved = [(_unnumbered(each.key.decode()), each.field) for each in keys if each.uses & KeyUse.SAVED]
+    return frozenset(name for name, _ in saved), frozenset(name for name, field in saved if field == b"scale")
+
+
+def _unnumbered(name: str) -> str:
+    """Returns a name without a number at its end: some formats number their scalers."""
+    return name.rstrip("0123456789").removesuffix("_")
 
 
 class _Entries:
@@ -221,7 +219,7 @@ class _Entries:
         number_parents = {path[:-1] for path, value in rows if isinstance(value, numbers.Real)}
         names, scales = _checkpoint_names() if saved else (None, frozenset())
         for path, value in rows:
-            name = path[-1] if type(path[-1]) is str else joined(path[-1:])
+            name = _unnumbered(path[-1] if type(path[-1]) is str else joined(path[-1:]))
             if type(value) is bool and name in scales:
                 value = _UnreadValue(value, str(value))
             elif type(value) is int and _rounded(value) is None:
@@ -244,68 +242,59 @@ class _Entries:
         return self.what + "".join(f"[{key!r}]" for key in path)
 
     @contextlib.contextmanager
-    def naming(self) -> Any:
+    def naming(self, format: str | None) -> Any:
         """Makes an error about an entry name the caller's key."""
         try:
             yield
         except c.Error as error:
-            where = ".".join(filter(None, (error.name, error.field)))
-            why = error.why.replace("no format that is known", "no format in gradscaler.formats()")
+            where, why = ".".join(filter(None, (error.name, error.field))), error.why
             if error.name == "entries" and 0 <= error.index < len(self.paths):
                 path, value = self.paths[error.index], self.values[error.index]
-                where = self.where(path if error.status != c.GSC_ERROR_VERSION else path[:-1])
-                why = why.removeprefix(f'of "{joined(path)[:64]}" ')
-                if isinstance(value, _UnreadValue):
-                    why = re.sub('^is ".*?"(?=:)', f"is {value}", why)
-                elif value is None:
-                    why = why.replace("is empty", "is None", 1)
+                where = self.where(path if error.status != Status.ERROR_VERSION else path[:-1])
+                if error.requirement and (value is None or isinstance(value, _UnreadValue)):
+                    why = f"is {value}: it must be {error.requirement}"
             elif error.name == "entries":
                 where = f"the entries of {self.what}"
-                if self.long_scale_key:
-                    name = joined(self.long_scale_key[-1:])
-                    why += f"; {name!r} is at a key of more than {_KEY_BYTES} bytes, where none is read"
-                elif self.is_too_deep and ("no format" in why or "are none" in why):
-                    why += f"; what is in more than {_MAX_DEPTH} containers is not looked at"
-            elif error.name == "format":
-                why += _format_hint(why)
+                why += self.left_out() if error.status == Status.ERROR_FORMAT else ""
+            elif error.name == "format" and format not in formats():
+                why += _TORCH if format in _OF_TORCH else "; gradscaler.formats() lists all"
             if error.subject_length:  # else the message is a whole sentence
                 error.args = (f"{where} {why}",)
             raise
 
+    def left_out(self) -> str:
+        """Returns the end of a sentence about what the core was not given."""
+        if self.long_scale_key:
+            name = joined(self.long_scale_key[-1:])
+            return f"; {name!r} is at a key of more than {_KEY_BYTES} bytes, where none is read"
+        return f"; what is in more than {_MAX_DEPTH} containers is not looked at" if self.is_too_deep else ""
+
     def notes(self, raw: Any) -> list[Note]:
-        """Returns the core's notes and notes on rounded numbers, the most important first."""
-        found = []
+        """Returns notes on rounded numbers, then the core's notes, the most important first."""
+        rounded, found = [], []
         for each in raw:
             value = self.values[each.entry] if 0 <= each.entry < len(self.values) else None
             if each.kind == NoteKind.IGNORED and isinstance(value, _UnreadValue):
                 continue
             path = self.paths[each.entry] if 0 <= each.entry < len(self.paths) else None
-            found.append(note(_with_names(each), NoteKind(each.kind), each.field.decode(), each.value, path))
+            found.append(note(sentence(each), NoteKind(each.kind), each.field.decode(), each.value, path))
         ignored = {one.key for one in found if one.kind == NoteKind.IGNORED}
         for path, value in zip(self.paths, self.values, strict=True):
             if isinstance(value, int) and not _is_exact(value) and _rounded(value) != value and path not in ignored:
                 text = f"{self.where(path)} is {value}: it is read as {_rounded(value):.0f}, the nearest double"
-                found.append(note(text, NoteKind.CHANGED, "", _rounded(value), path))
-        return sorted(found, key=lambda one: _IMPORTANCE.index(one.kind) if one.kind in _IMPORTANCE else -1)
+                rounded.append(note(text, NoteKind.CHANGED, "", _rounded(value), path))
+        return rounded + found
 
 
-_IMPORTANCE = [NoteKind.UNUSABLE, NoteKind.OUTSIDE_LIMITS, NoteKind.CHANGED, NoteKind.LOST, NoteKind.FORMAT]
-_IMPORTANCE += [NoteKind.IGNORED, NoteKind.MISSING]
 _OF_TORCH = ("transformers", "huggingface", "accelerate", "lightning")
 _TORCH = "; its scaler is torch's: format='torch'"
 
 
-def _format_hint(why: str) -> str:
-    if "which is none" not in why:
-        return ""
-    of_torch = any(f'"{name}"' in why for name in _OF_TORCH)
-    return _TORCH if of_torch else "; gradscaler.formats() lists all"
-
-
-def _with_names(note: _structs.Note) -> str:
-    """Returns the sentence of a note, with the name of a rule instead of its number."""
-    text, name = note.message.decode(errors="replace"), _constant_name(note.field.decode(), note.value)
-    return re.sub(rf"\b(is|at) {int(note.value)}\b", rf"\1 {name}", text) if name else text
+def sentence(note: _structs.Note) -> str:
+    """Returns the text of a note, in which Python's name of a value stands for the core's."""
+    text, start, end = note.message, note.value_start, note.value_start + note.value_length
+    name = _constant_name(note.field.decode(), note.value) if note.value_length else ""
+    return (text[:start] + name.encode() + text[end:] if name else text).decode()
 
 
 def _constant_name(field: str, value: float) -> str:
@@ -356,11 +345,11 @@ def check_names(format: Any, prefix: Any) -> None:
             raise ValueError(f"{name} is {text[:40]!r}: it has characters that UTF-8 lacks") from None
 
 
-def _notes_of(call: Callable[[Any], int]) -> Any:
-    """Returns the notes of a call. The call is made twice: the first returns the number of notes."""
-    notes = (_structs.Note * call(None))()
-    call(notes)
-    return notes
+def filled(kind: type, call: Callable[..., int], *arguments: Any) -> Any:
+    """Returns the list that a call fills in. The call is made twice: the first returns the length."""
+    found = (kind * call(*arguments, None))()
+    call(*arguments, found)
+    return found
 
 
 # ---- the calls ----
@@ -377,8 +366,8 @@ def read(
     check_names(format, prefix)
     entries = _Entries("state", rows.items(), prefix, saved=True)
     rules = bytes(policy)
-    with entries.naming():
-        raw = _notes_of(lambda notes: c.gsc_state_import(format, prefix, entries.list, rules, policy, state, notes))
+    with entries.naming(format):
+        raw = filled(_structs.Note, c.gsc_state_import, format, prefix, entries.list, rules, policy, state)
     return entries.notes(raw)
 
 
@@ -390,7 +379,7 @@ def write(
     if format is None:
         raise TypeError("format must be the name of one of gradscaler.formats(), not None")
     none = _Entries("state", [], prefix, saved=False)
-    with none.naming():
+    with none.naming(format):
         rows, notes = _exported(policy, state, format, prefix)
     head = {f"{prefix}.{key}" if prefix else key: value for key, value in first.items()}
     return _nested({**head, **rows}), none.notes(notes)
@@ -407,8 +396,8 @@ def settings(policy: Any, given: Any, format: str, prefix: str | None, keep: boo
     """Fills a policy from a framework's settings. Missing ones stay if `keep`, else get the framework's defaults."""
     entries = _Entries("settings", pairs(tree_of(given, "settings")), prefix, saved=False)
     rules = bytes(policy) if keep else None
-    with entries.naming():
-        raw = _notes_of(lambda notes: c.gsc_policy_import(format, prefix, entries.list, rules, policy, notes))
+    with entries.naming(format):
+        raw = filled(_structs.Note, c.gsc_policy_import, format, prefix, entries.list, rules, policy)
     return entries.notes(raw)
 
 

@@ -16,7 +16,7 @@ class Memory:
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
 Place = Buffer | Memory | tuple[Memory, int]
-On = Context | tuple[Context, int, Memory | None] | None
+On = Context | tuple[Context, int, Memory | None] | tuple[Context | None, int, Memory | None, int] | None
 
 class Error(ValueError):
     status: int
@@ -30,6 +30,7 @@ class Error(ValueError):
     high: float | None
     subject_length: int
     why: str
+    requirement: str
 
 GSC_OK: int
 GSC_ERROR_NULL: int
@@ -90,6 +91,7 @@ GSC_TRAIT_MOVES: int
 GSC_TRAIT_GUARDS: int
 GSC_TRAIT_NEEDS_NORM: int
 GSC_TRAIT_HOLDS: int
+GSC_EXEC_WRITE_FAILURES: int
 GSC_WANT_NORM: int
 GSC_WANT_AMAX: int
 GSC_WANT_UNDERFLOW: int
@@ -151,6 +153,9 @@ GSC_NOTE_UNDERFLOWS: int
 GSC_NOTE_NEVER_GROWS: int
 GSC_NOTE_CEILING_UNREACHABLE: int
 GSC_NOTE_OUTSIDE_LIMITS: int
+GSC_KEY_SAVED: int
+GSC_KEY_SETTING: int
+GSC_KEY_NUMBERED: int
 GSC_METRIC_LOSS_SCALE: int
 GSC_METRIC_SKIP: int
 GSC_METRIC_OVERFLOW: int
@@ -210,6 +215,7 @@ def gsc_state_digest(policy: Place | None, state: Place | None, /) -> int: ...
 def gsc_report_set_rank(exec: On, report: Place, policy: Place | None, state: Place | None, rank: int, out: Place, /) -> None: ...
 def gsc_format_name(index: int, /) -> str | None: ...
 def gsc_format_summary(index: int, /) -> str | None: ...
+def gsc_format_keys(format: str, keys: Place | None, /) -> int: ...
 def gsc_state_import(format: str | None, prefix: str | None, entries: Place, policy: Place | None, out_policy: Place, out_state: Place, notes: Place | None, /) -> int: ...
 def gsc_state_export(format: str, prefix: str | None, policy: Place, state: Place, entries: Place | None, notes: Place | None, /) -> tuple[int, int]: ...
 def gsc_policy_import(format: str, prefix: str | None, entries: Place, policy: Place | None, out_policy: Place, notes: Place | None, /) -> int: ...

@@ -31,8 +31,7 @@ def diagnosed(
     if report is not None and not isinstance(report, Report):
         raise TypeError(f"report={_short_repr(report)}: expected a Report")
     each = report._each if report is not None and report._each is not None else b""
-    notes = (_structs.Note * c.gsc_state_diagnose(policy, state, report, each, steps, planned_steps, None))()
-    c.gsc_state_diagnose(policy, state, report, each, steps, planned_steps, notes)
+    notes = _entries.filled(_structs.Note, c.gsc_state_diagnose, policy, state, report, each, steps, planned_steps)
     return [_note_of(one, report) for one in notes]
 
 
@@ -41,7 +40,7 @@ def _note_of(raw: _structs.Note, report: Report | None) -> Note:
     if report is not None and 0 <= raw.entry < len(report.names):
         name = report.names[raw.entry]
     where = "" if name is None else f"; look first at {name!r}"
-    return _entries.note(raw.message.decode() + where, kind, raw.field.decode(), raw.value)
+    return _entries.note(_entries.sentence(raw) + where, kind, raw.field.decode(), raw.value)
 
 
 class History:

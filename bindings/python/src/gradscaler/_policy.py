@@ -143,8 +143,7 @@ class Policy(_structs.Policy):
 
 
 # help(Policy) also describes the fields.
-_, _, _fields_doc = (_structs.Policy.__doc__ or "").partition("initialiser\n")
-Policy.__doc__ = f"{(Policy.__doc__ or '').rstrip()}\n\n{_fields_doc}"
+Policy.__doc__ = f"{(Policy.__doc__ or '').rstrip()}\n\n    {_structs.Policy._fields_doc_}"
 
 
 def _suggestion(name: str) -> str:
@@ -158,15 +157,15 @@ def _suggestion(name: str) -> str:
 
 def warn_if_idle(policy: Policy) -> None:
     """Warns the caller of gradscaler if a policy sets guard fields but no threshold: it guards nothing."""
-    given = ", ".join(name for name in _GUARD_FIELDS if getattr(policy, name))
-    if "set guard_norm" in presets().get(policy.preset, ""):  # a framework without a threshold of its own
-        given = f"the preset {policy.preset!r}"
+    given = [name for name in _GUARD_FIELDS if getattr(policy, name)]
     if given and not policy.guards:
+        is_as_preset = policy.differences(policy.preset).keys().isdisjoint(given)
+        what = f"the preset {policy.preset!r}" if is_as_preset else ", ".join(given)
         why = "without a threshold: set guard_norm, guard_ratio or guard_sigmas"
         frame, level = sys._getframe(1), 2
         while frame.f_back and frame.f_globals.get("__name__", "").startswith("gradscaler."):
             frame, level = frame.f_back, level + 1
-        warnings.warn(f"nothing is guarded by {given} {why}", stacklevel=level)
+        warnings.warn(f"nothing is guarded by {what} {why}", stacklevel=level)
 
 
 def policy_of(data: bytes) -> Policy:

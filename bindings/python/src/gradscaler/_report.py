@@ -12,7 +12,7 @@ from typing import Any
 
 from . import _gradscaler as c
 from . import _structs
-from ._arguments import _argument_names, _html, _number, _short_repr
+from ._arguments import _argument_names, _html, _judged_number, _short_repr
 from ._policy import Policy, refuse_candidate
 from ._structs import Loss, MergeKind, ReportKind, Status, Want
 
@@ -223,7 +223,7 @@ class Report(_structs.Report):
         magnitudes above 2^500 are an overflow.
         """
         report = cls()
-        c.gsc_report_from_number(_number("number", number), report)
+        c.gsc_report_from_number(_judged_number("number", number), report)
         return report
 
     @classmethod

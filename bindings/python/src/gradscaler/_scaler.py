@@ -411,8 +411,9 @@ class Scaler:
         try:
             c.gsc_state_init_from(None, self.policy, state, state)
         except c.Error as error:
-            _name_argument(error, {"from": "" if error.field else "state"})
-            error.args = (str(error).removeprefix("factor."),)
+            _name_argument(error, {"from": "state"})
+            if error.name == "from" and error.field:  # factor.scale is the caller's scale
+                error.args = (f"{error.field.rpartition('.')[2]} {error.why}",)
             raise
         self.state = state
 

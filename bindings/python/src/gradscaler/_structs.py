@@ -15,7 +15,7 @@ class Status(enum.IntEnum):
 
     OK = 0  # done
     ERROR_NULL = -1  # a required pointer is None
-    ERROR_STRUCT_SIZE = -2  # struct_size is not set, or a field is set that this version lacks
+    ERROR_STRUCT_SIZE = -2  # struct_size is not set, or one version lacks a field that the other needs
     ERROR_PRESET = -3  # no preset has this name
     ERROR_POLICY = -4  # a field of the policy is out of range
     ERROR_STATE = -5  # no update leads to this state
@@ -139,6 +139,31 @@ class Trait(enum.IntFlag):
     __str__ = enum.Flag.__str__  # names, where IntFlag has a number
 
 
+class ExecFlag(enum.IntFlag):
+    """Bits of exec.flags.
+
+    A call on host memory with ExecFlag.WRITE_FAILURES that refuses a value of a factor, a
+    report or a state also writes the result that a device writes, and still returns the error.
+    If this result is sent to other ranks, no rank steps.
+    - A factor becomes all zeros, which every call refuses.
+    - A report becomes all zeros except status, overflow and found_inf, and so does each report
+      of options.per_tensor. If digests differ, status_rank_plus_1 is of the first report that
+      differs. gsc_report_set_rank instead copies the report, then sets these three fields, the
+      ranks, and digest to 0.
+    - A state becomes a copy of `state` or `from` with the status that the call returns, SKIPPED
+      as its only event, skip and skip_f32 1, and guard_multiplier 0.
+    - Tensors and histograms are not written.
+
+    This happens with Status.ERROR_FACTOR, Status.ERROR_REPORT, Status.ERROR_STATE,
+    Status.ERROR_VERSION and Status.ERROR_MISMATCH, and with Status.ERROR_VALUE if the product
+    of gsc_factor_multiply is no factor. A call that refuses another argument writes only *err.
+    A call on a device refuses the flag."""
+
+    WRITE_FAILURES = 1  # also write an error to the result, as a device does
+
+    __str__ = enum.Flag.__str__  # names, where IntFlag has a number
+
+
 class Want(enum.IntFlag):
     """Measurements that a report can have. Overflow, its position and the counts are always there."""
 
@@ -179,7 +204,7 @@ class Event(enum.IntFlag):
 
     GREW = 1  # the scale became larger
     BACKED_OFF = 2  # the scale became smaller
-    SKIPPED = 4  # an overflow, a held bad loss, a skipped outlier, or a failure on a device: leave the parameters alone
+    SKIPPED = 4  # an overflow, a held bad loss, a skipped outlier, or a failure: leave the parameters alone
     ABSORBED = 8  # skipped, but hysteresis or tolerance kept the scale
     AT_CEILING = 16  # max_scale limited a growth
     AT_FLOOR = 32  # min_scale limited a backoff
@@ -212,7 +237,7 @@ class Cause(enum.IntEnum):
     OUTLIER = 2  # `value` is above `threshold`, or equal to it with INCLUSIVE
     CEILING = 3  # a growth would reach max_scale, and ceiling_rule stops
     OTHER_STATE = 4  # a combined state decided this
-    FAILURE = 5  # the update failed on a device; see state.status
+    FAILURE = 5  # the update failed; see state.status
     BAD_LOSS = 6  # the loss was not finite before it was scaled
 
 
@@ -237,7 +262,7 @@ class NoteKind(enum.IntEnum):
     CHANGED = 4  # `field` became `value`, the meaning of `entry` in this policy
     UNUSABLE = 5  # the scale is 0 or infinity: no call multiplies by it; also from gsc_state_diagnose, with the scale as `value`
     LOST = 6  # the format has no key for `field`; `value` is lost
-    FAILURE = 7  # diagnosis: a call failed on a device or on a rank, and no rank steps; `value` is the status
+    FAILURE = 7  # diagnosis: a call failed, here or on another rank, and no rank steps; `value` is the status
     NOT_FINITE = 8  # diagnosis: Inf or NaN that no scale cures; `value` is their number, 0 if unknown; `entry` is the last tensor with one, the nearest to the cause
     BACKOFF_FAILED = 9  # diagnosis: overflows cannot lower the scale, `value`; `entry` is the last tensor with Inf or NaN, the nearest to the cause
     OVERFLOWS_OFTEN = 10  # diagnosis: more steps overflowed than this policy causes by itself; `value` is their share, 0 to 1
@@ -247,6 +272,16 @@ class NoteKind(enum.IntEnum):
     NEVER_GROWS = 14  # diagnosis: `value` steps are planned, fewer than a growth needs
     CEILING_UNREACHABLE = 15  # diagnosis: the planned steps end before the scale can reach max_scale; `value` is the highest that it can reach
     OUTSIDE_LIMITS = 16  # `value`, the scale, is above max_scale or below min_scale: `field` is that limit; from gsc_state_import, and in a diagnosis
+
+
+class KeyUse(enum.IntFlag):
+    """format_key.uses: where a key occurs."""
+
+    SAVED = 1  # checkpoints: gsc_state_import reads it
+    SETTING = 2  # settings: gsc_policy_import reads it
+    NUMBERED = 4  # the key can end with another number instead of 0, or without _0
+
+    __str__ = enum.Flag.__str__  # names, where IntFlag has a number
 
 
 class Metric(enum.IntEnum):
@@ -308,9 +343,9 @@ class Struct(c.Structure):
 
 class Policy(Struct):
     """The rules of one scaler. Initialise it, then fill it with gsc_policy_preset.
+    """
 
-    struct_size: set by the initialiser
-    arithmetic: Arithmetic
+    _fields_doc_ = """arithmetic: Arithmetic
     init_scale: first scale; 0 is 1; at most max_scale, except with LimitRule.ENFORCE, where the
         first scale is then max_scale
     growth_factor: a growth multiplies by this; at least 1; 0 is 1
@@ -387,7 +422,6 @@ class Policy(Struct):
 class Info(Struct):
     """The library that runs here. The strings are never freed.
 
-    struct_size: set by the initialiser
     version: as gsc_version
     cpu: instruction set in use; the environment variable GSC_CPU chooses it
     cpu_available: instruction sets that this machine can run, separated by spaces
@@ -436,7 +470,7 @@ class Report(Struct):
         Merge the reports of ranks instead of reducing it
     overflow: 1: an element is Inf or NaN or became so, or options.policy says so, or a device or
         rank failed
-    status: Status.OK, or the error of a device or a rank
+    status: Status.OK, or the error of a call
     measured: Want
     generation: generation of the factor; 0: unknown
     amax: largest finite magnitude after unscaling, before rounding; a complex element counts with
@@ -507,15 +541,15 @@ class State(Struct):
     factor: the scale in force
     next: the newest scale. Without apply_delay it equals `factor`. With apply_delay the next update
         copies it to `factor`; a loss that you scale before that update needs `next`
-    good_steps: good steps since the last overflow or growth, even if max_scale limited it; with
-        Growth.EVERY since the last overflow
+    good_steps: good steps since the last overflow or growth; a growth that max_scale limited also
+        counts; with Growth.EVERY since the last overflow
     steps_since_change: all steps since the scale changed
     overflows_since_reset: overflows not reset yet
     failed_backoffs: overflows in a row that could not lower the scale
     bad_losses_in_a_row: bad losses in a row: a finite loss sets this to 0, and so does a step
         without overflow of an unknown loss
     events: Event of the last update
-    status: Status.OK, or the error of the last update on a device
+    status: Status.OK, or the error of the last update
     total_updates: updates since the start
     total_overflows: overflows since the start, without the guard's skips and held bad losses
     total_bad_losses: updates since the start with a bad loss, held or not
@@ -533,8 +567,8 @@ class State(Struct):
     guard_threshold: threshold that guard_value was compared with; 0: none
     guard_value: norm or number that the last update judged; 0: none
     total_guard_clips: steps since the start that the guard clipped
-    nans_in_a_row: updates in a row with a NaN among the gradients; an overflow of unknown elements
-        keeps this
+    nans_in_a_row: updates in a row with a NaN among the gradients; an overflow without known
+        elements does not change it
     empty_in_a_row: updates in a row with Event.EMPTY
     updates_at_growth: total_updates when the scale last grew; before any growth, at the first good
         step; 0: neither yet
@@ -660,13 +694,18 @@ class Entry(Struct):
 
 
 class Note(Struct):
-    """A message from a call that succeeded.
+    """A message from a call that succeeded. Its text is like the text of a gsc_error: programs
+    read the other fields. Notes on entries come in this order: UNUSABLE, OUTSIDE_LIMITS,
+    CHANGED, LOST, FORMAT, IGNORED, MISSING.
 
     kind: NoteKind
     flags: 0
     entry: index in the call's list, entries or per_tensor, from 0; -1: none
     value: the number in force from now on, or as `kind` says
     field: field of the policy or the state, or empty; with FORMAT the name of the format
+    value_start: byte of `message` at which a MISSING or LOST note, or a CHANGED note about a rule,
+        names `value`, such as "CLAMP" or "CLIP|INCLUSIVE": bindings can write their own name there
+    value_length: bytes of that name; 0: none is marked
     message: a sentence, such as "growth_interval is not among the entries: it is 1000, as in the
         policy"
     reserved: 0
@@ -678,7 +717,30 @@ class Note(Struct):
         ("entry", c.c_int64),
         ("value", c.c_double),
         ("field", c.c_char * 32),
-        ("message", c.c_char * 312),
+        ("value_start", c.c_uint32),
+        ("value_length", c.c_uint32),
+        ("message", c.c_char * 432),
         ("reserved", c.c_uint64 * 2),
     ]
     _takes_ = {"kind": NoteKind}
+
+
+class FormatKey(Struct):
+    """A key that a format reads.
+
+    key: without a prefix; ends with a zero
+    field: field that it sets or decides: of the policy, or `scale` and the counts of the state, as
+        the format gradscaler names them
+    uses: KeyUse
+    flags: 0
+    reserved: 0
+    """
+
+    _fields_ = [
+        ("key", c.c_char * 32),
+        ("field", c.c_char * 32),
+        ("uses", c.c_uint32),
+        ("flags", c.c_uint32),
+        ("reserved", c.c_uint64 * 1),
+    ]
+    _takes_ = {"uses": KeyUse}

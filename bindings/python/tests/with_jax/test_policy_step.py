@@ -109,6 +109,8 @@ def test_reports_of_numbers_have_the_bits_of_the_core():
         assert np.asarray(words).tobytes() == bytes(expected), number
     assert float(gradscaler.jax.Report.of_number(-3.0).norm) == -3
     assert float(gradscaler.jax.Report.of_number(2**40).norm) == 2.0**40
+    for number in 2**600, -(10**400):
+        assert gradscaler.jax.Report.of_number(number).to_host().overflow
     assert [gradscaler.jax.Report.of(jnp.float32(found)).to_host().overflow for found in (0, 2.5)] == [False, True]
 
 

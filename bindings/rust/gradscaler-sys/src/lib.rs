@@ -12,13 +12,15 @@
 //! gsc_state state;
 //! gsc_report report;
 //! gsc_error err;
-//! if (gsc_policy_preset("recommended", &policy, &err) || gsc_state_init(NULL, &policy, &state, &err))
+//! if (gsc_policy_preset("recommended", &policy, &err) ||
+//!     gsc_state_init(NULL, &policy, &state, &err))
 //!     ... err.message ...
 //! options.policy = &policy;
 //! options.loss = &loss; // a gsc_tensor
 //! while (!(state.events & GSC_EVENT_STOPPED)) {
 //!     ... loss, and gradients of loss * state.factor.scale ...
-//!     if (gsc_unscale(NULL, &state.factor, gradients, f32_gradients, n, &options, &report, &err) ||
+//!     if (gsc_unscale(NULL, &state.factor, gradients, f32_gradients, n, &options, &report,
+//!                     &err) ||
 //!         gsc_state_update(NULL, &policy, &state, &report, &state, &err))
 //!         ... err.message ...
 //!     if (!state.skip) ... optimizer step ...
@@ -26,23 +28,43 @@
 //! ```
 //!
 //! Rules for every function:
-//! - The caller owns all structs. Only a gsc_context keeps data between calls.
-//! - A function returns GSC_OK (0) or a negative GSC_ERROR_*, and writes the same status to
-//!   err->status. After an error, only *err was written, unless the text says otherwise. After a
-//!   success, the rest of *err is unchanged. `err` is the last argument and can be NULL.
+//! - The caller owns all structs. Only a gsc_context keeps data of a caller between calls.
+//! - A function that returns a gsc_status returns GSC_OK (0) or a negative GSC_ERROR_*, and writes
+//!   the same status to err->status. After an error, only *err was written, unless the text or
+//!   exec.flags say otherwise. After a success, the rest of *err is unchanged. `err` is the last
+//!   argument and can be NULL.
 //! - A pointer can be NULL only if the text says so. Tensor data can have any alignment.
 //! - Any thread can call any function at any time, as long as no two calls write the same memory
-//!   and no call reads memory that another call writes.
-//! - No function prints. No function changes the rounding mode or other settings of the
-//!   floating-point unit, but calls can raise its status flags. Only functions that create a
-//!   context or memory, and gsc_cuda_start, allocate; after a fork, a context also makes its
-//!   threads anew. Calls on tensors need up to 120 KiB of stack.
-//! - Set `flags` and reserved words to 0 in structs that you make: other values are refused. Copy
-//!   and send whole structs, because a later version can keep data in reserved words.
+//!   and no call reads memory that another call writes. Outputs of one call overlap nothing else
+//!   that it reads or writes, unless the text says so.
+//! - Strings are UTF-8. Messages show other bytes as "?" and line breaks as spaces.
+//! - No function prints. Only functions that create a context or memory, gsc_cuda_start, and the
+//!   first call on a context after a fork allocate. Calls on tensors need up to 120 KiB of stack in
+//!   this version; 256 KiB will do for every call in all of 1.x.
+//! - Keep the memory that a call was given where it is until the call has returned, on a device
+//!   until the stream has run the call: a host with a garbage collector pins it.
+//! - The bits of results are those of a floating-point unit that rounds to nearest and does not
+//!   flush to zero. In other modes bits differ, also between machines, and flushed numbers are
+//!   zeros; nothing worse happens. No function changes settings of the floating-point unit, but
+//!   calls raise its status flags: a program that traps floating-point exceptions masks the traps
+//!   during a call.
+//! - The library has these effects on a process. On ELF systems the shared library is never
+//!   unloaded. Its threads block all signals except faults. After a fork, the next call on a
+//!   context makes the context's threads again, and CUDA cannot be used if the parent process used
+//!   it. The first call on tensors or of gsc_info_get reads the environment variable GSC_CPU; later
+//!   calls do not.
+//! - In structs that you make, set reserved words to 0, and `flags` to 0 or bits of this header:
+//!   other values are refused, with the status of other wrong values of the struct. Copy and send
+//!   whole structs, because a later version can keep data in reserved words.
+//! - A struct that begins with struct_size can get more fields at its end; other structs keep their
+//!   size within a major version. If a program was built with an older header, the fields that it
+//!   lacks count as 0, and an output that needs one of them is refused with GSC_ERROR_STRUCT_SIZE.
+//!   If a program was built with a newer header, the fields that the library lacks must be 0, and
+//!   outputs set them to 0. A struct_size is a multiple of 8 from 8 to 4,096.
 //! - Later versions can add statuses, bits of events, kinds, dtypes, presets and formats. Treat
 //!   every status except GSC_OK as a failure, and ignore an unknown bit that the library wrote.
-//!   From 1.0 on, a preset keeps its rules within a major version, and a format still reads all
-//!   that it read.
+//!   From 1.0 on, a preset keeps its rules within a major version, and a format that is named still
+//!   reads all that it read.
 //! - `exec` says where the memory is and what runs the call. NULL: host memory and the calling
 //!   thread. A function without `exec` takes host memory.
 #![no_std]
@@ -128,7 +150,7 @@ pub const GSC_OK: gsc_status = gsc_status(0);
 /// a required pointer is NULL
 pub const GSC_ERROR_NULL: gsc_status = gsc_status(-1);
 
-/// struct_size is not set, or a field is set that this version lacks
+/// struct_size is not set, or one version lacks a field that the other needs
 pub const GSC_ERROR_STRUCT_SIZE: gsc_status = gsc_status(-2);
 
 /// no preset has this name
@@ -182,7 +204,10 @@ pub const GSC_ERROR_FORMAT: gsc_status = gsc_status(-18);
 /// the reports are from ranks with different policies or states
 pub const GSC_ERROR_MISMATCH: gsc_status = gsc_status(-19);
 
-/// An error. C programs print `message`; bindings make their own text from the other fields.
+/// An error. C programs print `message`; bindings make their own text from the other fields. A
+/// message is one line of UTF-8, with a point in numbers in every locale. A message that is too
+/// long is cut at a character and ends with "...". The words of a message can change with every
+/// version: programs read the other fields.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct gsc_error {
@@ -192,7 +217,8 @@ pub struct gsc_error {
     pub argument: i32,
     /// entry of the argument, if the argument is a list; else -1
     pub index: i64,
-    /// name of the argument, such as "tensors" or "policy"
+    /// name of the argument, such as "tensors", or of a struct that it points to, such as "policy"
+    /// of options.policy
     pub name: [c_char; 24],
     /// field of the argument, such as "min_scale"; empty: the whole argument
     pub field: [c_char; 32],
@@ -202,15 +228,19 @@ pub struct gsc_error {
     pub low: f64,
     /// upper limit of the number, as `low`
     pub high: f64,
-    /// bytes of `message` that name the argument; the rest says what is wrong
+    /// bytes at the beginning of `message` that name the argument, with the key of an entry and a
+    /// space at their end; the rest says what is wrong. 0: the whole message does
     pub subject_length: u32,
+    /// byte of `message` after "it must be ", from which it says what the value must be; 0: not
+    /// marked
+    pub requirement_start: u32,
     /// such as "policy.backoff_factor is 2: it must be from 0 to 1"
-    pub message: [c_char; 188],
+    pub message: [c_char; 392],
     /// 0
     pub reserved: [u64; 2],
 }
 
-layout! { gsc_error, 304,
+layout! { gsc_error, 512,
     status 0,
     argument 4,
     index 8,
@@ -220,8 +250,9 @@ layout! { gsc_error, 304,
     low 80,
     high 88,
     subject_length 96,
-    message 100,
-    reserved 288,
+    requirement_start 100,
+    message 104,
+    reserved 496,
 }
 
 impl Default for gsc_error {
@@ -559,9 +590,36 @@ pub type gsc_task = unsafe extern "C" fn(data: *mut c_void, index: u64);
 /// and returns another number. Several threads can call it at the same time, and one call on
 /// tensors can call it several times. If it refuses the first tasks of a call, the call fails with
 /// GSC_ERROR_MEMORY and has written nothing. If it refuses later tasks, the calling thread runs
-/// them. Tasks do not block, do not call the caller's code, and need 120 KiB of stack.
+/// them. It does not throw or jump out of the call. Tasks do not block, do not call the caller's
+/// code, and need as much stack as calls on tensors.
 pub type gsc_parallel_for =
     unsafe extern "C" fn(pool: *mut c_void, task: gsc_task, data: *mut c_void, count: u64) -> i32;
+
+newtype! {
+    /// Bits of exec.flags.
+    ///
+    /// A call on host memory with GSC_EXEC_WRITE_FAILURES that refuses a value of a factor, a
+    /// report or a state also writes the result that a device writes, and still returns the error.
+    /// If this result is sent to other ranks, no rank steps.
+    /// - A factor becomes all zeros, which every call refuses.
+    /// - A report becomes all zeros except status, overflow and found_inf, and so does each report
+    ///   of options.per_tensor. If digests differ, status_rank_plus_1 is of the first report that
+    ///   differs. gsc_report_set_rank instead copies the report, then sets these three fields, the
+    ///   ranks, and digest to 0.
+    /// - A state becomes a copy of `state` or `from` with the status that the call returns, SKIPPED
+    ///   as its only event, skip and skip_f32 1, and guard_multiplier 0.
+    /// - Tensors and histograms are not written.
+    ///
+    /// This happens with GSC_ERROR_FACTOR, GSC_ERROR_REPORT, GSC_ERROR_STATE, GSC_ERROR_VERSION and
+    /// GSC_ERROR_MISMATCH, and with GSC_ERROR_VALUE if the product of gsc_factor_multiply is no
+    /// factor. A call that refuses another argument writes only *err. A call on a device refuses
+    /// the flag.
+    #[derive(Eq, Hash)]
+    gsc_exec_flag: u32
+}
+
+/// also write an error to the result, as a device does
+pub const GSC_EXEC_WRITE_FAILURES: gsc_exec_flag = gsc_exec_flag(1);
 
 /// Where the memory of a call is, and what runs the call. A CPU context takes host memory, without
 /// stream and workspace; gradscaler_cuda.h says what a CUDA context needs.
@@ -570,8 +628,8 @@ pub type gsc_parallel_for =
 pub struct gsc_exec {
     /// set by the initialiser
     pub struct_size: u32,
-    /// 0
-    pub reserved: u32,
+    /// GSC_EXEC_* bits
+    pub flags: gsc_exec_flag,
     /// NULL: the calling thread
     pub context: *mut gsc_context,
     /// the queue of a device; NULL on the CPU
@@ -584,7 +642,7 @@ pub struct gsc_exec {
 
 layout! { gsc_exec, 40,
     struct_size 0,
-    reserved 4,
+    flags 4,
     context 8,
     stream 16,
     workspace 24,
@@ -784,7 +842,7 @@ pub struct gsc_report {
     /// 1: an element is Inf or NaN or became so, or options.policy says so, or a device or rank
     /// failed
     pub overflow: i32,
-    /// GSC_OK, or the error of a device or a rank
+    /// GSC_OK, or the error of a call
     pub status: gsc_status,
     /// GSC_WANT_* bits
     pub measured: gsc_want,
@@ -904,8 +962,7 @@ pub const GSC_EVENT_GREW: gsc_event = gsc_event(1);
 /// the scale became smaller
 pub const GSC_EVENT_BACKED_OFF: gsc_event = gsc_event(2);
 
-/// an overflow, a held bad loss, a skipped outlier, or a failure on a device: leave the parameters
-/// alone
+/// an overflow, a held bad loss, a skipped outlier, or a failure: leave the parameters alone
 pub const GSC_EVENT_SKIPPED: gsc_event = gsc_event(4);
 
 /// skipped, but hysteresis or tolerance kept the scale
@@ -949,8 +1006,8 @@ pub struct gsc_state {
     /// the newest scale. Without apply_delay it equals `factor`. With apply_delay the next update
     /// copies it to `factor`; a loss that you scale before that update needs `next`
     pub next: gsc_factor,
-    /// good steps since the last overflow or growth, even if max_scale limited it; with
-    /// GSC_GROWTH_EVERY since the last overflow
+    /// good steps since the last overflow or growth; a growth that max_scale limited also counts;
+    /// with GSC_GROWTH_EVERY since the last overflow
     pub good_steps: i64,
     /// all steps since the scale changed
     pub steps_since_change: i64,
@@ -963,7 +1020,7 @@ pub struct gsc_state {
     pub bad_losses_in_a_row: i64,
     /// GSC_EVENT_* of the last update
     pub events: gsc_event,
-    /// GSC_OK, or the error of the last update on a device
+    /// GSC_OK, or the error of the last update
     pub status: gsc_status,
     /// updates since the start
     pub total_updates: i64,
@@ -997,7 +1054,8 @@ pub struct gsc_state {
     pub guard_value: f64,
     /// steps since the start that the guard clipped
     pub total_guard_clips: i64,
-    /// updates in a row with a NaN among the gradients; an overflow of unknown elements keeps this
+    /// updates in a row with a NaN among the gradients; an overflow without known elements does not
+    /// change it
     pub nans_in_a_row: i64,
     /// updates in a row with GSC_EVENT_EMPTY
     pub empty_in_a_row: i64,
@@ -1091,7 +1149,7 @@ pub const GSC_CAUSE_CEILING: gsc_cause = gsc_cause(3);
 /// a combined state decided this
 pub const GSC_CAUSE_OTHER_STATE: gsc_cause = gsc_cause(4);
 
-/// the update failed on a device; see state.status
+/// the update failed; see state.status
 pub const GSC_CAUSE_FAILURE: gsc_cause = gsc_cause(5);
 
 /// the loss was not finite before it was scaled
@@ -1249,7 +1307,7 @@ pub const GSC_NOTE_UNUSABLE: gsc_note_kind = gsc_note_kind(5);
 /// the format has no key for `field`; `value` is lost
 pub const GSC_NOTE_LOST: gsc_note_kind = gsc_note_kind(6);
 
-/// diagnosis: a call failed on a device or on a rank, and no rank steps; `value` is the status
+/// diagnosis: a call failed, here or on another rank, and no rank steps; `value` is the status
 pub const GSC_NOTE_FAILURE: gsc_note_kind = gsc_note_kind(7);
 
 /// diagnosis: Inf or NaN that no scale cures; `value` is their number, 0 if unknown; `entry` is the
@@ -1287,7 +1345,9 @@ pub const GSC_NOTE_CEILING_UNREACHABLE: gsc_note_kind = gsc_note_kind(15);
 /// gsc_state_import, and in a diagnosis
 pub const GSC_NOTE_OUTSIDE_LIMITS: gsc_note_kind = gsc_note_kind(16);
 
-/// A message from a call that succeeded.
+/// A message from a call that succeeded. Its text is like the text of a gsc_error: programs read
+/// the other fields. Notes on entries come in this order: UNUSABLE, OUTSIDE_LIMITS, CHANGED, LOST,
+/// FORMAT, IGNORED, MISSING.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct gsc_note {
@@ -1301,25 +1361,78 @@ pub struct gsc_note {
     pub value: f64,
     /// field of the policy or the state, or empty; with FORMAT the name of the format
     pub field: [c_char; 32],
+    /// byte of `message` at which a MISSING or LOST note, or a CHANGED note about a rule, names
+    /// `value`, such as "CLAMP" or "CLIP|INCLUSIVE": bindings can write their own name there
+    pub value_start: u32,
+    /// bytes of that name; 0: none is marked
+    pub value_length: u32,
     /// a sentence, such as "growth_interval is not among the entries: it is 1000, as in the policy"
-    pub message: [c_char; 312],
+    pub message: [c_char; 432],
     /// 0
     pub reserved: [u64; 2],
 }
 
-layout! { gsc_note, 384,
+layout! { gsc_note, 512,
     kind 0,
     flags 4,
     entry 8,
     value 16,
     field 24,
-    message 56,
-    reserved 368,
+    value_start 56,
+    value_length 60,
+    message 64,
+    reserved 496,
 }
 
 impl Default for gsc_note {
     fn default() -> Self {
         gsc_note::ZERO
+    }
+}
+
+newtype! {
+    /// format_key.uses: where a key occurs.
+    #[derive(Eq, Hash)]
+    gsc_key_use: u32
+}
+
+/// checkpoints: gsc_state_import reads it
+pub const GSC_KEY_SAVED: gsc_key_use = gsc_key_use(1);
+
+/// settings: gsc_policy_import reads it
+pub const GSC_KEY_SETTING: gsc_key_use = gsc_key_use(2);
+
+/// the key can end with another number instead of 0, or without _0
+pub const GSC_KEY_NUMBERED: gsc_key_use = gsc_key_use(4);
+
+/// A key that a format reads.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct gsc_format_key {
+    /// without a prefix; ends with a zero
+    pub key: [c_char; 32],
+    /// field that it sets or decides: of the policy, or `scale` and the counts of the state, as the
+    /// format gradscaler names them
+    pub field: [c_char; 32],
+    /// GSC_KEY_* bits
+    pub uses: gsc_key_use,
+    /// 0
+    pub flags: u32,
+    /// 0
+    pub reserved: [u64; 1],
+}
+
+layout! { gsc_format_key, 80,
+    key 0,
+    field 32,
+    uses 64,
+    flags 68,
+    reserved 72,
+}
+
+impl Default for gsc_format_key {
+    fn default() -> Self {
+        gsc_format_key::ZERO
     }
 }
 
@@ -1563,16 +1676,17 @@ extern "C" {
     /// Returns the meaning of a status in a few words. Never NULL, never freed.
     pub fn gsc_status_string(status: gsc_status) -> *const c_char;
 
-    /// Returns the version of the library that runs, as major << 16 | minor << 8 | patch;
-    /// GSC_VERSION is the version of this header.
+    /// Returns the version of the library that runs, as major << 16 | minor << 8 | patch, with
+    /// minor and patch below 256; GSC_VERSION is the version of this header.
     pub fn gsc_version() -> u32;
 
     /// Returns the version of the library that runs as text, such as "1.0.2". Never NULL, never
     /// freed.
     pub fn gsc_version_string() -> *const c_char;
 
-    /// Returns 1 if the library that runs was built with the feature, else 0. gsc_cuda_start checks
-    /// for a device.
+    /// Takes one feature. Returns 0 if the library that runs was built without it or does not know
+    /// it, else 1, and for GSC_FEATURE_CUDA the GSC_CUDA_VERSION of that library. gsc_cuda_start
+    /// checks for a device.
     pub fn gsc_has(feature: gsc_feature) -> i32;
 
     /// Initialises a struct that starts with struct_size, for languages that cannot use the macros
@@ -1584,8 +1698,8 @@ extern "C" {
     pub fn gsc_struct_init(out: *mut c_void, struct_size: u32, err: *mut gsc_error) -> gsc_status;
 
     /// Fills *out, made by GSC_POLICY_INIT, with a named set of rules: "recommended" for new work,
-    /// "guard" for bf16, "none", "static", or the exact rules of a framework, such as "torch" or
-    /// "megatron".
+    /// "guard" for bf16, "none", "static", or the exact rules of the version of a framework that
+    /// gsc_preset_summary names, such as "torch" or "megatron".
     ///
     /// - `out`: read and written
     ///
@@ -1625,8 +1739,8 @@ extern "C" {
     /// the last.
     pub fn gsc_preset_summary(index: u32) -> *const c_char;
 
-    /// Makes a context of threads. Its own threads sleep between calls; a forked process makes them
-    /// again. Results have the same bits for any number of threads.
+    /// Makes a context of threads. Its own threads sleep between calls. Results have the same bits
+    /// for any number of threads.
     ///
     /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_VALUE, GSC_ERROR_MEMORY.
     pub fn gsc_context_create_cpu(
@@ -1654,8 +1768,9 @@ extern "C" {
     /// Errors: GSC_ERROR_NULL, GSC_ERROR_VALUE.
     pub fn gsc_factor_init(scale: f64, out: *mut gsc_factor, err: *mut gsc_error) -> gsc_status;
 
-    /// Multiplies the scale by `by` and divides the inverse by `by`. To get the mean of k gradients
-    /// that were added, unscale their sum with the factor times k. *out can be *factor.
+    /// Multiplies the scale by `by` and divides the inverse by `by`. Both must stay above 0 and
+    /// finite as floats. To get the mean of k gradients that were added, unscale their sum with the
+    /// factor times k. *out can be *factor.
     ///
     /// - `exec`: NULL: this thread, host memory
     /// - `by`: finite, above 0
@@ -1707,17 +1822,16 @@ extern "C" {
     /// the least that is known. *out can be one of the reports.
     ///
     /// If digests differ, the call fails with GSC_ERROR_MISMATCH and the index of the first report
-    /// that differs from the reports before it. A device returns no error: it makes a report with
-    /// that status and an overflow, so that no rank steps. A report without a digest, such as the
-    /// report of a rank that failed or that has no gradients, agrees with all.
+    /// that differs from the reports before it. A report without a digest, such as the report of a
+    /// rank that failed or that has no gradients, agrees with all.
     ///
     /// Merged reports can be merged again: first in each node, then across nodes. The result has
     /// the same bits as one merge of all reports, except sum_squares, which is then a sum of the
     /// nodes' sums. If all ranks merge the same groups, all get the same sum. That sum equals one
     /// merge's bit by bit if each group except the last has 64 reports and there are at most 64
     /// groups. Give the policy to the last merge. If the merge of a group is refused, the group
-    /// sends a report of that status with an overflow to the next merge, so that the other groups
-    /// do not wait.
+    /// sends the report of GSC_EXEC_WRITE_FAILURES to the next merge, so that the other groups do
+    /// not wait.
     ///
     /// - `exec`: NULL: this thread, host memory
     /// - `n`: 0 gives the report of an empty list
@@ -1738,9 +1852,9 @@ extern "C" {
     /// Writes *factor with its inverse multiplied by min(1, max_norm / (norm + 1e-6)), as
     /// torch.nn.utils.clip_grad_norm_ does. The report needs GSC_WANT_NORM. After gsc_measure,
     /// unscale with *out to clip in the same pass. If an optimizer takes a multiplier, pass
-    /// out->inverse_f32. To also clip outliers, make both factors from the same factor, and unscale
-    /// with the one that has the smaller inverse: one after the other, they clip too much. *out can
-    /// be *factor.
+    /// out->inverse_f32; it becomes 0 if the inverse is too small for a float. To also clip
+    /// outliers, make both factors from the same factor, and unscale with the one that has the
+    /// smaller inverse: one after the other, they clip too much. *out can be *factor.
     ///
     /// - `exec`: NULL: this thread, host memory
     /// - `factor`: NULL: 1
@@ -1854,8 +1968,8 @@ extern "C" {
     /// update has GSC_EVENT_CLIPPED, *out is *factor with its inverse multiplied by
     /// state->guard_multiplier, else *out is *factor. Pass the factor that the gradients were
     /// scaled by: a copy of state->factor from before the update. If the optimizer itself
-    /// multiplies the gradients, pass it out->inverse_f32, and state->skip_f32 as found_inf. *out
-    /// can be *factor.
+    /// multiplies the gradients, pass it out->inverse_f32, which becomes 0 if the inverse is too
+    /// small for a float, and state->skip_f32 as found_inf. *out can be *factor.
     ///
     /// - `exec`: NULL: this thread, host memory
     /// - `factor`: NULL: 1
@@ -1905,8 +2019,8 @@ extern "C" {
 
     /// Writes a digest of all that decides later steps: rules, scales, counts and means, but not
     /// totals, generations, events, init_scale and the counts that only a diagnosis reads. It is
-    /// never 0, and the same on every device and in every language. Compare digests only within one
-    /// version of this library.
+    /// never 0, and the same on every device and in every language. Compare digests only if
+    /// gsc_version is the same.
     ///
     /// - `policy`: NULL: digest of the state alone
     /// - `state`: NULL: digest of the policy alone; one of both is required
@@ -1951,6 +2065,21 @@ extern "C" {
     /// last.
     pub fn gsc_format_summary(index: u32) -> *const c_char;
 
+    /// Lists the keys that a format reads, the format's own first. A key is there twice if it sets
+    /// one field in checkpoints and another one in settings.
+    ///
+    /// - `keys_capacity`: capacity of the list; further keys are only counted
+    /// - `keys_count`: number of keys; NULL: not wanted
+    ///
+    /// Errors: GSC_ERROR_NULL, GSC_ERROR_FORMAT.
+    pub fn gsc_format_keys(
+        format: *const c_char,
+        keys: *mut gsc_format_key,
+        keys_capacity: u64,
+        keys_count: *mut u64,
+        err: *mut gsc_error,
+    ) -> gsc_status;
+
     /// Reads a checkpoint. *out_policy, made by GSC_POLICY_INIT, becomes `policy` with the settings
     /// in the entries. *out_state continues with the counts in the entries. Both policies can be
     /// one struct.
@@ -1973,7 +2102,7 @@ extern "C" {
     /// - `notes_count`: number of notes; NULL: not wanted
     ///
     /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_POLICY, GSC_ERROR_VALUE,
-    /// GSC_ERROR_COUNT, GSC_ERROR_FORMAT.
+    /// GSC_ERROR_COUNT, GSC_ERROR_VERSION, GSC_ERROR_FORMAT.
     pub fn gsc_state_import(
         format: *const c_char,
         prefix: *const c_char,
@@ -2019,9 +2148,9 @@ extern "C" {
     /// Reads the settings of a framework's scaler: the arguments of its constructor or program, or
     /// its section of a configuration. *out_policy, made by GSC_POLICY_INIT, becomes `policy` with
     /// these settings; both can be one struct. Every format also reads the fields of gsc_policy by
-    /// their own names. `format` can be the name of a guard preset, which has no other keys. If the
-    /// prefix is DeepSpeed's section for bf16, or if that section is on and fp16 is off, the scale
-    /// is 1 forever, whatever `policy` starts with.
+    /// their own names. `format` can also be the name of a preset that is no format, such as
+    /// "guard": it has no other keys. If the prefix is DeepSpeed's section for bf16, or if that
+    /// section is on and fp16 is off, the scale is 1 forever, whatever `policy` starts with.
     ///
     /// - `prefix`: beginning of the keys, up to a dot, such as "fp16"; other keys are ignored, but
     ///   a prefix that no key has is refused; NULL: none
@@ -2030,7 +2159,7 @@ extern "C" {
     /// - `notes_count`: number of notes; NULL: not wanted
     ///
     /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_POLICY, GSC_ERROR_VALUE,
-    /// GSC_ERROR_COUNT, GSC_ERROR_FORMAT.
+    /// GSC_ERROR_COUNT, GSC_ERROR_VERSION, GSC_ERROR_FORMAT.
     pub fn gsc_policy_import(
         format: *const c_char,
         prefix: *const c_char,
@@ -2069,12 +2198,13 @@ extern "C" {
     /// Lists the faults of a run as notes, the most important first. Each message says what to do.
     /// A count of 0 means that no fault was found. Behaviour that a framework's policy has by
     /// design is no fault. All memory is host memory. A report with an error status is accepted.
-    /// The limits, such as the share of overflows, can change with a version.
+    /// Shares are of `steps`, or of the overflows if these are more. The limits, such as the share
+    /// of overflows, can change with a version.
     ///
     /// - `report`: NULL: the last gradients are unknown
     /// - `per_tensor`: NULL: the notes name only the last tensor that is not finite
     /// - `per_tensor_count`: ignored if per_tensor is NULL
-    /// - `steps`: updates so far; 0: not known
+    /// - `steps`: updates so far; 0: state.total_updates
     /// - `planned_steps`: updates of the whole run; 0: not known
     /// - `notes_capacity`: capacity of the list; further notes are only counted
     /// - `notes_count`: number of notes; NULL: not wanted
@@ -2185,9 +2315,10 @@ extern "C" {
     /// - If the merged report has no overflow and, with GSC_BAD_LOSS_HOLD, no bad loss, update with
     ///   the report of the sums, and leave the parameters alone if state.skip is 1.
     /// - Else update with the merged report, so that the scale backs off or, with
-    ///   GSC_BAD_LOSS_HOLD, stays. Ignore its state.skip: SKIPPED is about what was left out, and
-    ///   max_failed_backoffs counts such steps. Take the step of the other micro-batches, if there
-    ///   are any and the report of the sums has no overflow. A guard does not judge this step.
+    ///   GSC_BAD_LOSS_HOLD, stays. Do not read state.skip of this update: it is about the
+    ///   micro-batches that were left out. The update still counts for max_failed_backoffs. Take
+    ///   the step of the other micro-batches, if there are any and the report of the sums has no
+    ///   overflow. A guard does not judge this step.
     ///
     /// - `exec`: NULL: this thread, host memory
     /// - `factor`: NULL: 1
@@ -2220,7 +2351,7 @@ extern "C" {
     ///
     /// - `out`: `tensors` itself for a call in place
     /// - `scratch`: overwritten even if the call fails
-    /// - `scratch_capacity`: capacity of `scratch`, in numbers: 2 * n
+    /// - `scratch_capacity`: capacity of `scratch`, in numbers: at least 2 * n
     ///
     /// Errors: GSC_ERROR_NULL, GSC_ERROR_DTYPE, GSC_ERROR_COUNT, GSC_ERROR_OVERLAP,
     /// GSC_ERROR_VALUE, GSC_ERROR_CAPACITY.
@@ -2234,8 +2365,7 @@ extern "C" {
     ) -> gsc_status;
 
     /// Starts the CUDA driver and checks that there is a device. If there is none, returns
-    /// GSC_ERROR_UNAVAILABLE, and err->message says why. A process that is forked later cannot use
-    /// CUDA.
+    /// GSC_ERROR_UNAVAILABLE, and err->message says why.
     ///
     /// Errors: GSC_ERROR_UNAVAILABLE.
     pub fn gsc_cuda_start(err: *mut gsc_error) -> gsc_status;
@@ -2247,8 +2377,7 @@ extern "C" {
     /// Makes a context on a CUDA device. It uses the device's primary context, which frameworks
     /// share. It loads the kernels, so that no later call has to; this takes seconds the first time
     /// on a machine. Make one context for each device, not one for each call. Minimum: compute
-    /// capability 7.0, driver of CUDA 11.0. A process that was forked after CUDA was used cannot
-    /// use it. cudaDeviceReset ends the context, so destroy it before.
+    /// capability 7.0, driver of CUDA 11.0. cudaDeviceReset ends the context, so destroy it before.
     ///
     /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_VALUE, GSC_ERROR_UNAVAILABLE,
     /// GSC_ERROR_DEVICE, GSC_ERROR_MEMORY.
@@ -2303,7 +2432,7 @@ extern "C" {
     /// Errors: GSC_ERROR_STRUCT_SIZE, GSC_ERROR_VALUE, GSC_ERROR_UNAVAILABLE, GSC_ERROR_DEVICE.
     pub fn gsc_exec_wait(exec: *const gsc_exec, err: *mut gsc_error) -> gsc_status;
 
-    /// Writes the bytes of exec->workspace that any of these calls needs for this list; 0 on the
+    /// Writes the bytes of exec->workspace that any call on tensors needs for this list; 0 on the
     /// CPU.
     ///
     /// - `exec`: NULL: this thread, host memory

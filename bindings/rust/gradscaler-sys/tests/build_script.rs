@@ -113,7 +113,7 @@ fn a_library_of_another_version_is_not_linked() {
     let scratch = Scratch::new("version");
     let [major, minor]: [u32; 2] = [MAJOR, MINOR].map(|number| number.parse().unwrap());
     let needs = format!("but this crate needs {major}.{minor} or a later {major}.x");
-    let text = |version: String| format!("\0is new: this version ({version}) ignores it\0");
+    let text = |version: String| format!("\0this version (9.9.9)\0@(#)gradscaler {version}\0of it");
     let setting = ("GRADSCALER_LIB_DIR", scratch.0.as_path());
     // No machine can load these files.
     for file in ["libgradscaler.a", "libgradscaler.so"] {
@@ -125,7 +125,10 @@ fn a_library_of_another_version_is_not_linked() {
             (text(format!("{major}.{}.0", minor + 1)), ""),
             (text(format!("{}.{minor}.0", major + 1)), &needs),
             (text("%s".into()), &needs),
-            ("of something else".into(), "contains no version"),
+            (
+                format!("\0this version ({major}.{minor}.0)\0"),
+                "contains no version",
+            ),
         ] {
             fs::write(&library, [b"\x7fELF\xff", contents.as_bytes()].concat()).unwrap();
             for target in [HOST, TARGET] {

@@ -6,6 +6,7 @@ use std::fmt;
 use std::ptr;
 
 use crate::error::{check, listed, text, Error, Result};
+use crate::generated::KeyUse;
 use crate::macros::Raw;
 use crate::sys::c_char;
 use crate::{sys, NoteKind, Policy, PolicyBuilder, Scaler, Status};
@@ -137,7 +138,7 @@ pub struct Note {
     pub field: String,
     /// The number in force.
     pub value: f64,
-    /// The note as a sentence.
+    /// The note as a sentence; its words can change in any version.
     pub message: String,
 }
 
@@ -159,7 +160,7 @@ pub fn formats() -> impl Iterator<Item = (&'static str, &'static str)> {
 impl Scaler {
     /// Loads the checkpoint of a framework: keys and values; the parts of a nested key are joined by dots.
     /// Changes only the settings that the checkpoint contains. Returns notes on keys that are missing, ignored
-    /// or mean something else here.
+    /// or mean something else here, the most important first.
     ///
     /// ```
     /// use gradscaler::{Format, Scaler};
@@ -189,9 +190,8 @@ impl Scaler {
         let format = format.into();
         let mut saved = None;
         let entries = Entries::of(entries, |parent, name| {
-            let names = saved.get_or_insert_with(saved_names);
-            format.prefix.unwrap_or(parent) == parent
-                && names.iter().any(|saved| saved == stem(name))
+            let keys = saved.get_or_insert_with(saved_keys);
+            format.prefix.unwrap_or(parent) == parent && keys.iter().any(|key| is_key(key, name))
         })?;
         let format = CFormat::of(format)?;
         let [name, prefix] = format.pointers();
@@ -452,49 +452,53 @@ impl Entries {
             value: note.value,
             message: with_name(note),
         };
-        let mut notes: Vec<_> = notes.iter().map(from_c).collect();
-        notes.sort_by_key(|note| {
-            let at = IMPORTANCE.iter().position(|kind| *kind == note.kind);
-            at.map_or(0, |at| 1 + at) // the notes of a diagnosis are already in order
-        });
-        Ok(notes)
+        Ok(notes.iter().map(from_c).collect())
     }
 }
 
-/// Notes of these kinds come last, in this order.
-const IMPORTANCE: [NoteKind; 5] = [
-    NoteKind::CHANGED,
-    NoteKind::LOST,
-    NoteKind::FORMAT,
-    NoteKind::IGNORED,
-    NoteKind::MISSING,
-];
-
-/// Returns the sentence of a note, with the name of a rule instead of its number.
+/// Returns the sentence of a note, with a rule by its name in this crate.
 fn with_name(note: &sys::gsc_note) -> String {
-    let message = text(&note.message);
+    let start = note.value_start as usize;
+    let end = start + note.value_length as usize;
     match Policy::rule_named(&text(&note.field), note.value) {
-        Some(name) => message.replace(&format!("is {},", note.value), &format!("is {name},")),
-        None => message,
+        Some(name) if start < end => {
+            text(&note.message[..start]) + &name + &text(&note.message[end..])
+        }
+        _ => text(&note.message),
     }
 }
 
 /// The end of a text that was cut.
 const ELLIPSIS: &str = "...";
 
-/// Returns the names of numbers in checkpoints, in any format.
-fn saved_names() -> Vec<String> {
-    let scaler = Scaler::preset("torch").ok();
-    formats()
-        .filter_map(|(name, _)| scaler.as_ref()?.export(Format::named(name).prefix("")).ok())
-        .flat_map(|(entries, _)| entries)
-        .map(|(key, _)| stem(&key).to_string())
+/// Returns the keys of checkpoints in all formats.
+fn saved_keys() -> Vec<sys::gsc_format_key> {
+    // SAFETY: no conditions.
+    let names = (0..).map(|index| unsafe { sys::gsc_format_name(index) });
+    let keys = |name| {
+        let (mut keys, mut count) = (Vec::<sys::gsc_format_key>::new(), 0);
+        for _ in 0..2 {
+            let (out, capacity) = (keys.as_mut_ptr(), keys.len() as u64);
+            // SAFETY: the name of a format, and as many keys as are told.
+            check(|err| unsafe { sys::gsc_format_keys(name, out, capacity, &mut count, err) })
+                .ok()?;
+            keys.resize(count as usize, sys::gsc_format_key::default());
+        }
+        Some(keys)
+    };
+    names
+        .take_while(|name| !name.is_null())
+        .filter_map(keys)
+        .flatten()
+        .filter(|key| KeyUse::of(key.uses).contains(KeyUse::SAVED))
         .collect()
 }
 
-/// Returns a name without the digits at its end, which some programs of Paddle add.
-fn stem(name: &str) -> &str {
-    name.trim_end_matches(|last: char| last.is_ascii_digit())
+/// Returns true if a name is this key, or this key with another number at its end.
+fn is_key(key: &sys::gsc_format_key, name: &str) -> bool {
+    let (key, uses) = (text(&key.key), KeyUse::of(key.uses));
+    let stem = |name| str::trim_end_matches(name, |last: char| last.is_ascii_digit());
+    key == name || uses.contains(KeyUse::NUMBERED) && stem(&key) == stem(name)
 }
 
 /// Copies a text and a NUL, as much as fits. Returns true if all of it fits.

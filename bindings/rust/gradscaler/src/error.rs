@@ -11,7 +11,8 @@ use crate::{sys, Status};
 
 /// The reason why a call failed. It wrote nothing, and the scaler did not change.
 ///
-/// An overflow is not an error; see [`Report::overflow`](crate::Report::overflow).
+/// An overflow is not an error; see [`Report::overflow`](crate::Report::overflow). The words of a message can change
+/// in any version: programs read the other methods.
 ///
 /// ```
 /// use gradscaler::{Policy, Scaler, Status};
@@ -111,12 +112,8 @@ impl Error {
     #[cold]
     fn from_raw(raw: &sys::gsc_error) -> Self {
         let number = |value: f64| (!value.is_nan()).then_some(value);
-        let message = text(&raw.message);
-        let rest = message
-            .get(raw.subject_length as usize..)
-            .map(str::to_string);
-        let status = Status::of(raw.status);
-        let mut error = Self::new(status, &text(&raw.name), rest.unwrap_or(message));
+        let message = text(&raw.message[raw.subject_length as usize..]);
+        let mut error = Self::new(Status::of(raw.status), &text(&raw.name), message);
         error.0.index = usize::try_from(raw.index).ok();
         error.0.field = text(&raw.field);
         [error.0.value, error.0.low, error.0.high] = [raw.value, raw.low, raw.high].map(number);
@@ -133,11 +130,6 @@ impl Error {
     /// Returns the error with the caller's key instead of an index.
     pub(crate) fn of_key(mut self, key: &str) -> Self {
         self.0.index = None;
-        // The library quotes the beginning of a long key.
-        let quoted = String::from_utf8_lossy(&key.as_bytes()[..key.len().min(64)]);
-        if let Some(rest) = self.0.message.strip_prefix(&format!("of \"{quoted}\" ")) {
-            self.0.message = rest.into();
-        }
         self.at(key, "")
     }
 

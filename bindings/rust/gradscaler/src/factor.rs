@@ -75,8 +75,9 @@ impl Factor {
         self.0.generation
     }
 
-    /// Returns this factor with its scale multiplied by `by`, finite and above 0. To get the mean of k
-    /// added gradients, unscale their sum by the factor times k.
+    /// Returns this factor with its scale multiplied by `by` and its inverse divided by it. Both must stay
+    /// above 0 and finite as floats. To get the mean of k added gradients, unscale their sum by the factor
+    /// times k.
     ///
     /// # Errors
     ///

@@ -12,7 +12,7 @@ choice! {
         OK = sys::GSC_OK;
         /// A required pointer is NULL.
         NULL = sys::GSC_ERROR_NULL;
-        /// `struct_size` is not set, or a field is set that this version lacks.
+        /// `struct_size` is not set, or one version lacks a field that the other needs.
         STRUCT_SIZE = sys::GSC_ERROR_STRUCT_SIZE;
         /// No preset has this name.
         PRESET = sys::GSC_ERROR_PRESET;
@@ -208,6 +208,31 @@ flags! {
 }
 
 flags! {
+    /// Bits of exec.flags.
+    ///
+    /// A call on host memory with [`ExecFlag::WRITE_FAILURES`] that refuses a value of a factor, a
+    /// report or a state also writes the result that a device writes, and still returns the error.
+    /// If this result is sent to other ranks, no rank steps.
+    /// - A factor becomes all zeros, which every call refuses.
+    /// - A report becomes all zeros except status, overflow and found_inf, and so does each report
+    ///   of options.per_tensor. If digests differ, status_rank_plus_1 is of the first report that
+    ///   differs. gsc_report_set_rank instead copies the report, then sets these three fields, the
+    ///   ranks, and digest to 0.
+    /// - A state becomes a copy of `state` or `from` with the status that the call returns, SKIPPED
+    ///   as its only event, skip and skip_f32 1, and guard_multiplier 0.
+    /// - Tensors and histograms are not written.
+    ///
+    /// This happens with [`Status::FACTOR`], [`Status::REPORT`], [`Status::STATE`],
+    /// [`Status::VERSION`] and [`Status::MISMATCH`], and with [`Status::VALUE`] if the product of
+    /// gsc_factor_multiply is no factor. A call that refuses another argument writes only *err. A
+    /// call on a device refuses the flag.
+    ExecFlag: sys::gsc_exec_flag(u32) {
+        /// Also write an error to the result, as a device does.
+        WRITE_FAILURES = sys::GSC_EXEC_WRITE_FAILURES;
+    }
+}
+
+flags! {
     /// Measurements that a report can have. Overflow, its position and the counts are always there.
     Want: sys::gsc_want(u32) {
         /// `sum_squares`.
@@ -265,8 +290,8 @@ flags! {
         GREW = sys::GSC_EVENT_GREW;
         /// The scale became smaller.
         BACKED_OFF = sys::GSC_EVENT_BACKED_OFF;
-        /// An overflow, a held bad loss, a skipped outlier, or a failure on a device: leave the
-        /// parameters alone.
+        /// An overflow, a held bad loss, a skipped outlier, or a failure: leave the parameters
+        /// alone.
         SKIPPED = sys::GSC_EVENT_SKIPPED;
         /// Skipped, but hysteresis or tolerance kept the scale.
         ABSORBED = sys::GSC_EVENT_ABSORBED;
@@ -325,7 +350,7 @@ choice! {
         CEILING = sys::GSC_CAUSE_CEILING;
         /// A combined state decided this.
         OTHER_STATE = sys::GSC_CAUSE_OTHER_STATE;
-        /// The update failed on a device; see state.status.
+        /// The update failed; see state.status.
         FAILURE = sys::GSC_CAUSE_FAILURE;
         /// The loss was not finite before it was scaled.
         BAD_LOSS = sys::GSC_CAUSE_BAD_LOSS;
@@ -368,7 +393,7 @@ choice! {
         UNUSABLE = sys::GSC_NOTE_UNUSABLE;
         /// The format has no key for `field`; `value` is lost.
         LOST = sys::GSC_NOTE_LOST;
-        /// Diagnosis: a call failed on a device or on a rank, and no rank steps; `value` is the
+        /// Diagnosis: a call failed, here or on another rank, and no rank steps; `value` is the
         /// status.
         FAILURE = sys::GSC_NOTE_FAILURE;
         /// Diagnosis: Inf or NaN that no scale cures; `value` is their number, 0 if unknown;
@@ -397,6 +422,18 @@ choice! {
         /// `value`, the scale, is above max_scale or below min_scale: `field` is that limit; from
         /// gsc_state_import, and in a diagnosis.
         OUTSIDE_LIMITS = sys::GSC_NOTE_OUTSIDE_LIMITS;
+    }
+}
+
+flags! {
+    /// `format_key`.uses: where a key occurs.
+    KeyUse: sys::gsc_key_use(u32) {
+        /// Checkpoints: gsc_state_import reads it.
+        SAVED = sys::GSC_KEY_SAVED;
+        /// Settings: gsc_policy_import reads it.
+        SETTING = sys::GSC_KEY_SETTING;
+        /// The key can end with another number instead of 0, or without _0.
+        NUMBERED = sys::GSC_KEY_NUMBERED;
     }
 }
 

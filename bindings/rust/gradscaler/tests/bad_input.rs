@@ -116,12 +116,22 @@ fn an_error_reads_as_a_sentence() {
     let torch = Policy::preset("torch").unwrap();
     let error = torch.growth_factor(0.5).build().unwrap_err();
     let text = error.to_string();
-    let words = "policy.growth_factor is 0.5: it must be ";
-    assert!(text.starts_with(words) && text.ends_with(error.message()));
+    let sentence = format!("policy.growth_factor {}", error.message());
+    assert_eq!(text, sentence);
     let parts = (error.name(), error.field(), error.index());
     assert_eq!(parts, ("policy", "growth_factor", None));
     assert_eq!((error.value(), error.limits().0), (Some(0.5), Some(1.0)));
     assert_eq!(format!("{error:?}"), format!("POLICY: {text}"));
     let error: Box<dyn std::error::Error + Send + Sync> = error.into();
     assert_eq!(error.to_string(), text);
+}
+
+#[test]
+fn wording_of_an_error() {
+    let torch = Policy::preset("torch").unwrap();
+    let error = torch.growth_factor(0.5).build().unwrap_err();
+    assert!(
+        error.message().starts_with("is 0.5: it must be "),
+        "{error}"
+    );
 }

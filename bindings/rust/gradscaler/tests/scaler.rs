@@ -3,9 +3,9 @@
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use gradscaler::{
-    info, presets, Arithmetic, Counts, Device, DeviceBuffer, Error, Event, Factor, Host, LimitRule,
-    Memory, Options, OverflowReset, OverflowTest, Policy, PolicyBuilder, Report, Scaler, Tensor,
-    TensorMut, Threads, Want,
+    info, presets, Arithmetic, Cause, Counts, Device, DeviceBuffer, Error, Event, Factor, Host,
+    LimitRule, Memory, Options, OverflowReset, OverflowTest, Policy, PolicyBuilder, Report, Scaler,
+    Tensor, TensorMut, Threads, Want,
 };
 
 fn torch(change: impl FnOnce(PolicyBuilder) -> PolicyBuilder) -> Scaler {
@@ -139,19 +139,19 @@ fn each_count_is_set_in_its_place() {
 #[test]
 fn a_state_tells_which_scale_is_next_whether_to_skip_and_why() {
     let mut scaler = torch(|policy| policy.apply_delay(1).guard_norm(2.5));
-    let outlier = "skipped: the norm, 3, is above 2.5, 1 in a row";
     for (number, skip, reason) in [
-        (f64::NAN, 1, Some("skipped: overflow")),
+        (f64::NAN, 1, Some((Cause::OVERFLOW, None, None, 0))),
         (1.0, 0, None),
-        (3.0, 1, Some(outlier)),
+        (3.0, 1, Some((Cause::OUTLIER, Some(3.0), Some(2.5), 1))),
     ] {
         scaler.update(&Report::number(number)).unwrap();
         let state = scaler.state();
         assert_eq!(state.next_factor().loss_scale(), 32768.0);
         assert_eq!((state.skip(), state.skip_f32()), (skip == 1, skip as f32));
         assert_eq!(state.multiplier(), f64::from(1 - skip));
-        let said = state.reason(None, &[], &[]).unwrap();
-        assert_eq!(said.map(|it| it.message).as_deref(), reason);
+        let found = state.reason(None, &[], &[]).unwrap();
+        let found = found.map(|it| (it.cause, it.value, it.threshold, it.in_a_row));
+        assert_eq!(found, reason);
     }
     let generation = scaler.factor().generation();
     scaler.set_scale(8.0).unwrap();

@@ -7,6 +7,7 @@ would end the program of one device while the other devices wait for it.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 from collections.abc import Callable, Sequence
@@ -19,12 +20,13 @@ import numpy as np
 from .. import _gradscaler as c
 from .. import _structs
 from .._policy import Policy
-from .._structs import Event, Report, State, Status
-from ._words import FACTOR, REPORT, STATE, failed, of_struct
+from .._structs import ExecFlag, Report
+from ._words import FACTOR, REPORT, STATE, of_struct
 
 PLATFORMS = ("cpu", "gpu", "cuda", "rocm", "tpu")  # JAX can call the host from these
 # JAX copies an operand of 100 KB in one of XLA's threads. If all threads wait for this call, it never ends.
 _WORDS_OF_AN_OPERAND = 16384
+_ON_HOST = (None, 0, None, ExecFlag.WRITE_FAILURES)
 
 
 def ask(answer: Callable, shapes: Sequence[tuple[int, ...]], *operands: jax.Array) -> list[jax.Array]:
@@ -65,10 +67,11 @@ def ask(answer: Callable, shapes: Sequence[tuple[int, ...]], *operands: jax.Arra
 
 
 def update(state: jax.Array, report: jax.Array, *, policy: Policy) -> jax.Array:
-    return ask(functools.partial(_moved, _update(policy)), [(STATE,)], state, report)[0]
+    return ask(functools.partial(_update, policy), [(STATE,)], state, report)[0]
 
 
 def stamp(report: jax.Array, state: jax.Array, *, policy: Policy) -> jax.Array:
+    """Stamps a report; the caller then writes its rank."""
     return ask(functools.partial(_stamp, policy), [(REPORT,)], report, state)[0]
 
 
@@ -85,56 +88,36 @@ def clip(factor: jax.Array, report: jax.Array, *, max_norm: float) -> jax.Array:
 
 
 def combine(state: jax.Array, other: jax.Array) -> jax.Array:
-    call = functools.partial(c.gsc_state_combine_decisions, None)
-    return ask(functools.partial(_moved, call), [(STATE,)], state, other)[0]
+    return ask(functools.partial(_written, STATE, c.gsc_state_combine_decisions), [(STATE,)], state, other)[0]
 
 
-def _update(policy: Policy) -> Callable:
-    return functools.partial(c.gsc_state_update, None, policy)
+def _written(size: int, call: Callable, *arguments: Any) -> tuple:
+    """Returns the words that a call writes; an error is in them, as on a device."""
+    words = np.zeros(size, np.uint32)
+    with contextlib.suppress(c.Error):
+        call(_ON_HOST, *arguments, words)
+    return (words,)
 
 
-def _moved(call: Callable, state: Any, other: Any) -> tuple:
-    """Returns the state after a call with a report or another state; after an error a state that skips."""
-    new = np.empty_like(state)
-    try:
-        call(state, other, new)
-    except c.Error as error:
-        refused = State.from_buffer_copy(state)
-        refused.events, refused.status, refused.guard_multiplier = Event.SKIPPED, error.status, 0
-        refused.skip = refused.skip_f32 = 1
-        return (of_struct(refused),)
-    return (new,)
+def _update(policy: Policy, state: Any, report: Any) -> tuple:
+    return _written(STATE, c.gsc_state_update, policy, state, report)
 
 
 def _stamp(policy: Policy, report: Any, state: Any) -> tuple:
-    """Stamps a report; the caller then writes its rank."""
-    stamped = Report.from_buffer_copy(report)
-    try:
-        c.gsc_report_set_rank(None, report, policy, state, 0, stamped)
-    except c.Error as error:
-        stamped.status, stamped.overflow, stamped.found_inf, stamped.digest = error.status, 1, 1, 0
-    return (of_struct(stamped),)
+    return _written(REPORT, c.gsc_report_set_rank, report, policy, state, 0)
 
 
 def _merge(policy: Policy | None, kind: int, reports: Any) -> tuple:
-    merged = np.empty(REPORT, np.uint32)
-    try:
-        c.gsc_report_merge(None, reports, kind, policy, merged)
-    except c.Error as error:
-        found = Report.from_buffer_copy(failed(error.status))
-        if error.status == Status.ERROR_MISMATCH:
-            found.status_rank_plus_1 = Report.from_buffer_copy(reports[error.index]).status_rank_plus_1
-        return (of_struct(found),)
-    return (merged,)
+    return _written(REPORT, c.gsc_report_merge, reports, kind, policy)
 
 
 def _clip(max_norm: float, factor: Any, report: Any) -> tuple:
-    clipped = np.empty_like(factor)
-    try:
-        c.gsc_factor_clip_grad_norm(None, factor, report, max_norm, clipped)
-    except c.Error:
-        return (np.zeros_like(factor),)
-    return (clipped,)
+    return _written(FACTOR, c.gsc_factor_clip_grad_norm, factor, report, max_norm)
+
+
+def measured_by(factor: Any, options: dict[str, Any] | None = None) -> np.ndarray:
+    """Returns the report of no gradients: of a failure if the factor is unusable."""
+    return _written(REPORT, c.gsc_measure, factor, [], options)[0]
 
 
 # ---- reports of gradients ----
@@ -188,7 +171,7 @@ def reported(
         if max_norm is not None:
             clipped = _clip(max_norm, factor, report)[0]
             results.append(clipped if clipped.any() else factor)  # zeros after an overflow: no clip
-        return (*results, *(_moved(_update(policy), state, report)[0] for state in states))
+        return (*results, *(_update(policy, state, report)[0] for state in states))
 
     shapes = {"report": (REPORT,), "each": (rows.shape[0], REPORT), "clipped": (FACTOR,), "state": (STATE,)}
     asked = {"report": True, "each": per_tensor, "clipped": max_norm is not None, "state": state is not None}
@@ -199,13 +182,10 @@ def reported(
 
 def _reported(rows: Any, factor: Any, options: dict[str, Any], sizes: Any, wide: Any) -> tuple:
     """Returns the merged report, and the report of each tensor."""
-    blank = Report()
-    try:
-        c.gsc_measure(None, factor, [], options, blank)
-    except c.Error as error:
-        return failed(error.status), np.tile(failed(error.status), (len(rows), 1))
-    if len(rows) == 0:
-        return of_struct(blank), np.empty((0, REPORT), np.uint32)
+    words = measured_by(factor, options)
+    blank = Report.from_buffer_copy(words)
+    if blank.status or len(rows) == 0:
+        return words, np.tile(words, (len(rows), 1))
     bad, is_merged = rows["bad"] != 0, rows["rank"].any()
     reports = np.zeros(len(rows), np.dtype(_structs.Report))
     for name in ("kind", "measured", "generation"):

@@ -19,11 +19,11 @@ from jax import lax
 
 from .. import _scaler as host
 from .. import _structs
-from .._arguments import _positive
+from .._arguments import _judged_number, _positive
 from .._entries import field_text
 from .._policy import Policy, policy_of, rules, traits
 from .._structs import Event, Guard, ReportKind, State, Trait, Want
-from . import _call
+from . import _call, _host
 from . import _words as w
 from ._call import Call
 
@@ -268,7 +268,7 @@ class Report:
 
         The number counts with its sign; Inf and NaN are an overflow. If a step has several, pass their mean or maximum.
         """
-        number = jnp.asarray(float(number) if isinstance(number, int) else number)
+        number = jnp.asarray(_judged_number("number", number) if isinstance(number, int) else number)
         if jnp.issubdtype(number.dtype, jnp.complexfloating):
             raise TypeError(f"number is of {number.dtype}: pass a real one, such as its magnitude")
         if number.shape:
@@ -833,7 +833,7 @@ def _judges_by_norm(policy: Policy) -> bool:
 
 _RANKS = np.array([w.offset(_structs.Report, f"{name}_rank_plus_1") for name in ("status", "first", "last", "loss")])
 _ONE = w.of_struct(_structs.Factor(1.0, 1.0, 1.0, 1.0, 0))
-_UNUSABLE = w.failed(_structs.Status.ERROR_FACTOR)
+_UNUSABLE = _host.measured_by(np.zeros(w.FACTOR, np.uint32))
 _saved_by_flax: dict[
     type, tuple[str, ...]
 ] = {}  # the fields of each class that flax.serialization saves; a load keeps the target's other fields

@@ -52,11 +52,6 @@ def report(fields: dict[str, Any]) -> jax.Array:
     return jnp.stack(words, axis=-1)
 
 
-def failed(status: int) -> np.ndarray:
-    """Returns the report of a failed call."""
-    return of_struct(_structs.Report(status=status, overflow=1, found_inf=1))
-
-
 # ---- types ----
 
 

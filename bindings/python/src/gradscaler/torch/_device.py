@@ -13,7 +13,7 @@ from .. import _cuda
 from .. import _gradscaler as c
 from .._policy import Policy
 from .._report import Report
-from .._structs import Factor, MergeKind
+from .._structs import ExecFlag, Factor, MergeKind
 
 SIZE, FACTOR = ctypes.sizeof(Report), ctypes.sizeof(Factor)
 FOUND, OVERFLOW, STATUS, MEASURED, KIND = 0, 1, 2, 3, Report.kind.offset // 4  # words of a report
@@ -77,10 +77,19 @@ def data(tensor: torch.Tensor) -> bytes:
     return ctypes.string_at(tensor.data_ptr(), tensor.nbytes)
 
 
-def merged(reports: torch.Tensor, policy: Policy | None = None) -> torch.Tensor:
-    """Merges reports of shards on their device."""
-    out = reports.new_empty(SIZE)
-    c.gsc_report_merge(on(reports.device), reports.contiguous() if reports.numel() else None, _PARTS, policy, out)
+def writing_failures(device: torch.device) -> Any:
+    """Returns where a call on structs runs that, on the host as on a device, writes an error to its result."""
+    return on(device) or (None, 0, None, ExecFlag.WRITE_FAILURES)
+
+
+def merged(reports: torch.Tensor, policy: Policy | None = None, writes: int | None = None) -> torch.Tensor:
+    """Merges reports of shards on their device. Returns the report of a failure if its status is `writes`."""
+    out, where = reports.new_empty(SIZE), writing_failures(reports.device)
+    try:
+        c.gsc_report_merge(where, reports.contiguous() if reports.numel() else None, _PARTS, policy, out)
+    except c.Error as error:
+        if error.status != writes:
+            raise
     return out
 
 

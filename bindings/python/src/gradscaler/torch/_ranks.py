@@ -84,25 +84,17 @@ def gathered(report: torch.Tensor, group: Any) -> torch.Tensor | None:
 
 def stamped(report: torch.Tensor, policy: Policy | None, state: Any) -> None:
     """Stamps a report with rank and digest; an invalid state makes it the report of a failed rank."""
-    where, rank = _device.on(report.device), dist.get_rank()
+    where = _device.writing_failures(report.device)
     try:
-        c.gsc_report_set_rank(where, report, policy, state, rank, report)
+        c.gsc_report_set_rank(where, report, policy, state, dist.get_rank(), report)
     except c.Error as error:
-        flag(report, torch.tensor(True), torch.tensor(error.status))
-        c.gsc_report_set_rank(where, report, None, None, rank, report)
+        if error.status not in (Status.ERROR_REPORT, Status.ERROR_STATE, Status.ERROR_VERSION):
+            raise
 
 
 def united(every: torch.Tensor, policy: Policy | None = None) -> torch.Tensor:
     """Merges reports. If states differ, returns a failed report, as a device does: other groups still have to merge."""
-    try:
-        return merged(every, policy)
-    except c.Error as error:
-        if error.status != Status.ERROR_MISMATCH:
-            raise
-        failed = every.new_zeros(SIZE)
-        flag(failed, torch.tensor(True), torch.tensor(error.status))
-        words(failed)[_OF][2:] = words(every.view(-1, SIZE))[error.index, _OF][2:]
-        return failed
+    return merged(every, policy, writes=Status.ERROR_MISMATCH)
 
 
 def joined(report: torch.Tensor, group: Any, copies: bool = False) -> torch.Tensor:
