@@ -43,7 +43,7 @@
 //!   this version; 256 KiB will do for every call in all of 1.x.
 //! - Keep the memory that a call was given where it is until the call has returned, on a device
 //!   until the stream has run the call: a host with a garbage collector pins it.
-//! - The bits of results are those of a floating-point unit that rounds to nearest and does not
+//! - Results have the bits that a floating-point unit gives if it rounds to nearest and does not
 //!   flush to zero. In other modes bits differ, also between machines, and flushed numbers are
 //!   zeros; nothing worse happens. No function changes settings of the floating-point unit, but
 //!   calls raise its status flags: a program that traps floating-point exceptions masks the traps
