@@ -38,15 +38,17 @@
  *   reads or writes, unless the text says so.
  * - Strings are UTF-8. Messages show other bytes as "?" and line breaks as spaces.
  * - No function prints. Only functions that create a context or memory, gsc_cuda_start, and the
- *   first call on a context after a fork allocate. Calls on tensors need up to 120 KiB of stack in
- *   this version; 256 KiB will do for every call in all of 1.x.
+ *   first call on a context after a fork allocate, and in other calls on a device the CUDA driver
+ *   can. Calls on tensors need up to 120 KiB of stack in this version; 256 KiB will do for every
+ *   call in all of 1.x.
  * - Keep the memory that a call was given where it is until the call has returned, on a device
  *   until the stream has run the call: a host with a garbage collector pins it.
- * - Results have the bits that a floating-point unit gives if it rounds to nearest and does not
- *   flush to zero. In other modes bits differ, also between machines, and flushed numbers are
- *   zeros; nothing worse happens. No function changes settings of the floating-point unit, but
- *   calls raise its status flags: a program that traps floating-point exceptions masks the traps
- *   during a call.
+ * - Results have the same bits on every machine, instruction set and device, with any number of
+ *   threads, and in every version of a major version. They are the bits that a floating-point unit
+ *   gives if it rounds to nearest and does not flush to zero. In other modes bits differ, also
+ *   between machines, and flushed numbers are zeros; nothing worse happens. No function changes
+ *   settings of the floating-point unit, but calls raise its status flags: a program that traps
+ *   floating-point exceptions masks the traps during a call.
  * - The library has these effects on a process. On ELF systems the shared library is never
  *   unloaded. Its threads block all signals except faults. After a fork, the next call on a context
  *   makes the context's threads again, and CUDA cannot be used if the parent process used it. The
@@ -57,13 +59,16 @@
  *   whole structs, because a later version can keep data in reserved words.
  * - A struct that begins with struct_size can get more fields at its end; other structs keep their
  *   size within a major version. If a program was built with an older header, the fields that it
- *   lacks count as 0, and an output that needs one of them is refused with GSC_ERROR_STRUCT_SIZE.
- *   If a program was built with a newer header, the fields that the library lacks must be 0, and
- *   outputs set them to 0. A struct_size is a multiple of 8 from 8 to 4,096.
- * - Later versions can add statuses, bits of events, kinds, dtypes, presets and formats. Treat
- *   every status except GSC_OK as a failure, and ignore an unknown bit that the library wrote. From
- *   1.0 on, a preset keeps its rules within a major version, and a format that is named still reads
- *   all that it read.
+ *   lacks count as 0, and a result that needs one of them is refused with GSC_ERROR_STRUCT_SIZE;
+ *   only gsc_info is cut instead. If a program was built with a newer header, the fields that the
+ *   library lacks must be 0, and outputs set them to 0. A struct_size is a multiple of 8 from 8 to
+ *   4,096.
+ * - Later versions can add values to every group of constants, presets and formats, and accept what
+ *   an earlier version refused. Treat every status except GSC_OK as a failure, and ignore an
+ *   unknown bit that the library wrote. If a kind, an outcome or a cause is unknown, state.skip and
+ *   GSC_EVENT_STOPPED still say what to do. If several arguments are wrong, the error is about any
+ *   of them. From 1.0 on, a preset keeps its rules within a major version, and a format that is
+ *   named still reads all that it read.
  * - `exec` says where the memory is and what runs the call. NULL: host memory and the calling
  *   thread. A function without `exec` takes host memory.
  */
@@ -186,9 +191,9 @@ typedef uint32_t gsc_feature;
 #define GSC_FEATURE_CUDA 1u /* contexts on CUDA devices, see gradscaler_cuda.h */
 
 /*
- * Takes one feature. Returns 0 if the library that runs was built without it or does not know it,
- * else 1, and for GSC_FEATURE_CUDA the GSC_CUDA_VERSION of that library. gsc_cuda_start checks for
- * a device.
+ * `feature` is a number, not a union of bits. Returns 0 if the library that runs was built without
+ * it or does not know it, else 1, and for GSC_FEATURE_CUDA the GSC_CUDA_VERSION of that library.
+ * gsc_cuda_start checks for a device.
  */
 GSC_API int32_t gsc_has(gsc_feature feature);
 
@@ -445,12 +450,13 @@ typedef int32_t gsc_parallel_for(void *pool, gsc_task *task, void *data, uint64_
  *
  * A call on host memory with GSC_EXEC_WRITE_FAILURES that refuses a value of a factor, a report or
  * a state also writes the result that a device writes, and still returns the error. If this result
- * is sent to other ranks, no rank steps.
+ * is sent to other ranks, no rank steps. After another error, send a report of zeros with `status`
+ * and `overflow`.
  * - A factor becomes all zeros, which every call refuses.
  * - A report becomes all zeros except status, overflow and found_inf, and so does each report of
  *   options.per_tensor. If digests differ, status_rank_plus_1 is of the first report that differs.
- *   gsc_report_set_rank instead copies the report, then sets these three fields, the ranks, and
- *   digest to 0.
+ *   gsc_report_set_rank instead copies the report, then sets these three fields and the ranks, and
+ *   sets digest to 0.
  * - A state becomes a copy of `state` or `from` with the status that the call returns, SKIPPED as
  *   its only event, skip and skip_f32 1, and guard_multiplier 0.
  * - Tensors and histograms are not written.
@@ -586,10 +592,10 @@ typedef uint32_t gsc_loss;
  * Contradictions are also refused, such as NaN elements without an overflow.
  */
 typedef struct gsc_report {
-    float found_inf;                 /* for fused optimizers that run before the update: not 0 if
-                                        the update will skip the step because of an overflow or,
-                                        if the policy that the call was given holds, a bad loss.
-                                        Merge the reports of ranks instead of reducing it */
+    float found_inf;                 /* for fused optimizers that run before the update: not 0
+                                        for an overflow, or for a bad loss if the policy that the
+                                        call was given holds; never for an outlier. Merge the
+                                        reports of ranks instead of reducing it */
     int32_t overflow;                /* 1: an element is Inf or NaN or became so, or
                                         options.policy says so, or a device or rank failed */
     gsc_status status;               /* GSC_OK, or the error of a call */
@@ -892,9 +898,9 @@ GSC_API gsc_status gsc_factor_clip_outlier(const gsc_exec *exec, const gsc_facto
 #define GSC_SAVED_SIZE_MAX 1024u /* bytes that can hold any saved state of this major version */
 
 /*
- * Writes policy and state, which are in host memory, as bytes with a version and a checksum. From
- * 1.0 on, any later version on any machine can read them. *size becomes the number of bytes; with
- * bytes NULL and capacity 0, the call only sets *size.
+ * Writes policy and state, which are in host memory, as bytes with a version and a checksum. Bytes
+ * of 1.0 or later can be read by every later version on every machine. *size becomes the number of
+ * bytes; with bytes NULL and capacity 0, the call only sets *size.
  *
  *     bytes     NULL only with capacity = 0
  *     capacity  bytes; GSC_SAVED_SIZE_MAX always suffices
@@ -915,10 +921,11 @@ GSC_API gsc_status gsc_state_load(const void *bytes, uint64_t size, gsc_policy *
 /* ---- Ranks: all step, or none ---------------------------------------------------------------- */
 
 /*
- * Ranks that hold parts or copies of one model each have a state; all these states are equal. Each
- * rank writes its rank and a digest into the report of its own gradients, gathers the reports of
- * all ranks in order, and merges them. If a call fails on a rank, that rank sends a report of zeros
- * with `status`, `overflow` and its rank: no rank waits for it, and the update fails on all ranks:
+ * Ranks that hold parts or copies of one model each have a state; all these states are equal. All
+ * ranks use one version of this library. Each rank writes its rank and a digest into the report of
+ * its own gradients, gathers the reports of all ranks in order, and merges them. If a call fails on
+ * a rank, that rank sends a report of zeros with `status`, `overflow` and its rank: no rank waits
+ * for it, and all ranks stop in this step, some at the merge, the others at the update:
  *
  *     gsc_status status = gsc_unscale(NULL, &state.factor, gradients, f32_gradients, n, &options,
  *                                     &report, &err);
@@ -928,14 +935,14 @@ GSC_API gsc_status gsc_state_load(const void *bytes, uint64_t size, gsc_policy *
  *         report = (gsc_report){.status = status, .overflow = 1, .status_rank_plus_1 = rank + 1};
  *     MPI_Allgather(&report, sizeof report, MPI_BYTE, all, sizeof report, MPI_BYTE, comm);
  *     if (gsc_report_merge(NULL, all, ranks, GSC_MERGE_SHARDS, &policy, &report, &err) != GSC_OK)
- *         ... all stop: err.message ...
+ *         ... stop: err.message ...
  *     if (gsc_state_update(NULL, &policy, &state, &report, &state, &err) != GSC_OK)
- *         ... all stop: the call of one failed ...
+ *         ... stop: err.message ...
  *     if (!state.skip) ... optimizer step ...
  *
  * If ranks hold copies of the same gradients, as after an all-reduce, the merge would count their
  * norm once for each rank. Then rank 0 sends its report, and the others send the report of an empty
- * list (gsc_measure with n = 0).
+ * list (gsc_measure with n = 0 and the same options).
  *
  * The merge finds a rank that loaded another checkpoint, missed a step or has other rules, before
  * any rank steps. If the merge is refused, do not update: the report is still the report of this
@@ -1063,14 +1070,16 @@ typedef uint32_t gsc_note_kind;
 typedef struct gsc_note {
     gsc_note_kind kind;    /* GSC_NOTE_* */
     uint32_t flags;        /* 0 */
-    int64_t entry;         /* index in the call's list, entries or per_tensor, from 0; -1: none */
+    int64_t entry;         /* index in the call's list, entries or per_tensor, or of a tensor of
+                              the report, from 0; -1: none */
     double value;          /* the number in force from now on, or as `kind` says */
     char field[32];        /* field of the policy or the state, or empty; with FORMAT the name of
                               the format */
-    uint32_t value_start;  /* byte of `message` at which a MISSING or LOST note, or a CHANGED
-                              note about a rule, names `value`, such as "CLAMP" or
-                              "CLIP|INCLUSIVE": bindings can write their own name there */
-    uint32_t value_length; /* bytes of that name; 0: none is marked */
+    uint32_t value_start;  /* byte of `message` at which `value` stands by its name, such as
+                              "CLAMP" or "CLIP|INCLUSIVE", or as a number: bindings can write
+                              their own name there. Set in MISSING and LOST, and in CHANGED if
+                              the field is a rule */
+    uint32_t value_length; /* bytes of that name; 0: none is marked, as in other notes */
     char message[432];     /* a sentence, such as "growth_interval is not among the entries: it
                               is 1000, as in the policy" */
     uint64_t reserved[2];  /* 0 */
@@ -1093,9 +1102,10 @@ typedef uint32_t gsc_key_use;
 
 /* A key that a format reads. */
 typedef struct gsc_format_key {
-    char key[32];         /* without a prefix; ends with a zero */
-    char field[32];       /* field that it sets or decides: of the policy, or `scale` and the
-                             counts of the state, as the format gradscaler names them */
+    char key[64];         /* without a prefix; ends with a zero */
+    char field[32];       /* field that it sets or decides, by the key that the format
+                             "gradscaler" has for it: a field of the policy, `scale`, or a count
+                             of the state */
     gsc_key_use uses;     /* GSC_KEY_* bits */
     uint32_t flags;       /* 0 */
     uint64_t reserved[1]; /* 0 */
@@ -1147,8 +1157,8 @@ GSC_API gsc_status gsc_state_import(const char *format, const char *prefix,
  * counts that only a diagnosis reads. If the list is too small for the entries, the call fails;
  * with a capacity of 0 it only counts.
  *
- *     prefix            beginning of the keys; "": the keys have no prefix; NULL: the framework's
- *                       own prefix
+ *     prefix            beginning of the keys, without a dot at its end; "": the keys have no
+ *                       prefix; NULL: the framework's own prefix
  *     entries           NULL only with entries_capacity = 0
  *     entries_capacity  capacity of the list
  *     entries_count     number of entries; NULL: not wanted
@@ -1171,7 +1181,7 @@ GSC_API gsc_status gsc_state_export(const char *format, const char *prefix,
  * off, the scale is 1 forever, whatever `policy` starts with.
  *
  *     prefix          beginning of the keys, up to a dot, such as "fp16"; other keys are ignored,
- *                     but a prefix that no key has is refused; NULL: none
+ *                     but a prefix that no key has is refused; NULL: as "": none
  *     entries         NULL only with entries_count = 0
  *     policy          NULL: the preset of the format
  *     notes           NULL only with notes_capacity = 0
@@ -1327,8 +1337,8 @@ typedef struct gsc_tensor_options {
     gsc_want want;            /* GSC_WANT_* bits */
     const gsc_policy *policy; /* also measures what this policy needs; the policy decides
                                  report.overflow; NULL: Inf and NaN are overflows */
-    double clamp;             /* above 0: limits each output to the largest value of its dtype
-                                 that is at most the clamp; refused if that value is 0; the
+    double clamp;             /* above 0: limits each output to the clamp, rounded down in the
+                                 dtype of the output; a clamp that rounds to 0 is refused; the
                                  report is of the values before the clamp. 0: no limit */
     gsc_report *per_tensor;   /* n reports: per_tensor[i] is of tensor i alone, and its
                                  first_tensor is i; it is judged without the policy and the loss:
@@ -1413,9 +1423,10 @@ GSC_API gsc_status gsc_scale(const gsc_exec *exec, const gsc_factor *factor,
  * `out` must be other memory.
  *
  * For a step of several micro-batches, call this without options.policy: the micro-batch was added
- * if report.overflow is 0 and report.loss is not GSC_LOSS_NOT_FINITE. Merge all reports as addends,
- * beginning with the report of a merge of n = 0. If any were added, unscale the sums with
- * options.policy and with the factor that gsc_factor_init makes of their number. Then update:
+ * if report.overflow is 0 and report.loss is not GSC_LOSS_NOT_FINITE. Keep one merged report: start
+ * it by gsc_report_merge with n = 0, then merge it with each new report as addends. If any were
+ * added, unscale the sums with options.policy and with the factor that gsc_factor_init makes of
+ * their number. Then update:
  * - If the merged report has no overflow and, with GSC_BAD_LOSS_HOLD, no bad loss, update with the
  *   report of the sums, and leave the parameters alone if state.skip is 1.
  * - Else update with the merged report, so that the scale backs off or, with GSC_BAD_LOSS_HOLD,

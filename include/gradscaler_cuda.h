@@ -16,9 +16,11 @@ extern "C" {
 /*
  * Calls on a CUDA device. This header is provisional: until the library has run on devices of
  * several kinds, a minor version can change it, and how calls of gradscaler.h treat a CUDA context.
- * A change that programs of an older header would notice raises GSC_CUDA_VERSION. Use this header
- * only if gsc_has(GSC_FEATURE_CUDA) == GSC_CUDA_VERSION. On ELF systems a changed function also has
- * another symbol version: a program of an older header does not find it.
+ * A change that programs of an older header would notice raises GSC_CUDA_VERSION. Use calls on a
+ * device only if gsc_has(GSC_FEATURE_CUDA) == GSC_CUDA_VERSION. On ELF systems a changed function
+ * also has another symbol version: a program that was linked with the older one does not start. A
+ * program that can do without CUDA looks these functions up with dlsym. Those that also work on a
+ * CPU are in every build.
  *
  * With a CUDA context in gsc_exec, tensor data, factors, states, reports and histograms are memory
  * that the device can access, aligned to 8 bytes except for tensor data. gsc_exec, options,

@@ -609,9 +609,8 @@ defmodule GradScaler.Report do
   in. If a call fails on a rank, make a report of zeros yourself and set `status` and `overflow`.
   Contradictions are also refused, such as NaN elements without an overflow.
 
-  * `found_inf` - for fused optimizers that run before the update: not 0 if the update will skip
-    the step because of an overflow or, if the policy that the call was given holds, a bad loss.
-    Merge the reports of ranks instead of reducing it
+  * `found_inf` - for fused optimizers that run before the update: not 0 for an overflow, or for a
+    bad loss if the policy that the call was given holds
   * `overflow` - true: an element is Inf or NaN or became so, or options.policy says so, or a
     device or rank failed
   * `status` - `:ok`, or the error of a call: `:ok`, `:null`, `:struct_size`, `:preset`,
@@ -1319,7 +1318,7 @@ defmodule GradScaler.FormatKey do
   @doc "The struct that a binary of the library holds."
   @spec decode(binary) :: t
   def decode(<<
-        key::binary-size(32),
+        key::binary-size(64),
         field::binary-size(32),
         uses::little-unsigned-32,
         flags::little-unsigned-32,
@@ -1334,14 +1333,14 @@ defmodule GradScaler.FormatKey do
   end
 
   def decode(other) do
-    Fields.refuse("format_key", other, "80 bytes, the reserved ones 0")
+    Fields.refuse("format_key", other, "112 bytes, the reserved ones 0")
   end
 
   @doc "The binary that the library reads; raises `ArgumentError` naming a field that cannot be."
   @spec encode(t) :: binary
   def encode(%__MODULE__{} = s) do
     <<
-      Fields.chars(s.key, 32, "format_key.key")::binary,
+      Fields.chars(s.key, 64, "format_key.key")::binary,
       Fields.chars(s.field, 32, "format_key.field")::binary,
       Fields.named(:key_use, s.uses, "format_key.uses", &Fields.u32/2)::binary,
       Fields.u32(s.flags, "format_key.flags")::binary,
@@ -1350,7 +1349,7 @@ defmodule GradScaler.FormatKey do
   end
 
   @doc "The bytes of the longest text that a field holds."
-  def longest(:key), do: 31
+  def longest(:key), do: 63
   def longest(:field), do: 31
 end
 

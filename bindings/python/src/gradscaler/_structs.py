@@ -144,12 +144,13 @@ class ExecFlag(enum.IntFlag):
 
     A call on host memory with ExecFlag.WRITE_FAILURES that refuses a value of a factor, a
     report or a state also writes the result that a device writes, and still returns the error.
-    If this result is sent to other ranks, no rank steps.
+    If this result is sent to other ranks, no rank steps. After another error, send a report of
+    zeros with `status` and `overflow`.
     - A factor becomes all zeros, which every call refuses.
     - A report becomes all zeros except status, overflow and found_inf, and so does each report
       of options.per_tensor. If digests differ, status_rank_plus_1 is of the first report that
-      differs. gsc_report_set_rank instead copies the report, then sets these three fields, the
-      ranks, and digest to 0.
+      differs. gsc_report_set_rank instead copies the report, then sets these three fields and
+      the ranks, and sets digest to 0.
     - A state becomes a copy of `state` or `from` with the status that the call returns, SKIPPED
       as its only event, skip and skip_f32 1, and guard_multiplier 0.
     - Tensors and histograms are not written.
@@ -465,9 +466,9 @@ class Report(Struct):
     and set `status` and `overflow`. Contradictions are also refused, such as NaN elements
     without an overflow.
 
-    found_inf: for fused optimizers that run before the update: not 0 if the update will skip the
-        step because of an overflow or, if the policy that the call was given holds, a bad loss.
-        Merge the reports of ranks instead of reducing it
+    found_inf: for fused optimizers that run before the update: not 0 for an overflow, or for a bad
+        loss if the policy that the call was given holds; never for an outlier. Merge the reports of
+        ranks instead of reducing it
     overflow: 1: an element is Inf or NaN or became so, or options.policy says so, or a device or
         rank failed
     status: Status.OK, or the error of a call
@@ -700,12 +701,14 @@ class Note(Struct):
 
     kind: NoteKind
     flags: 0
-    entry: index in the call's list, entries or per_tensor, from 0; -1: none
+    entry: index in the call's list, entries or per_tensor, or of a tensor of the report, from 0;
+        -1: none
     value: the number in force from now on, or as `kind` says
     field: field of the policy or the state, or empty; with FORMAT the name of the format
-    value_start: byte of `message` at which a MISSING or LOST note, or a CHANGED note about a rule,
-        names `value`, such as "CLAMP" or "CLIP|INCLUSIVE": bindings can write their own name there
-    value_length: bytes of that name; 0: none is marked
+    value_start: byte of `message` at which `value` stands by its name, such as "CLAMP" or
+        "CLIP|INCLUSIVE", or as a number: bindings can write their own name there. Set in MISSING
+        and LOST, and in CHANGED if the field is a rule
+    value_length: bytes of that name; 0: none is marked, as in other notes
     message: a sentence, such as "growth_interval is not among the entries: it is 1000, as in the
         policy"
     reserved: 0
@@ -729,15 +732,15 @@ class FormatKey(Struct):
     """A key that a format reads.
 
     key: without a prefix; ends with a zero
-    field: field that it sets or decides: of the policy, or `scale` and the counts of the state, as
-        the format gradscaler names them
+    field: field that it sets or decides, by the key that the format "gradscaler" has for it: a
+        field of the policy, `scale`, or a count of the state
     uses: KeyUse
     flags: 0
     reserved: 0
     """
 
     _fields_ = [
-        ("key", c.c_char * 32),
+        ("key", c.c_char * 64),
         ("field", c.c_char * 32),
         ("uses", c.c_uint32),
         ("flags", c.c_uint32),

@@ -39,15 +39,17 @@
 //!   that it reads or writes, unless the text says so.
 //! - Strings are UTF-8. Messages show other bytes as "?" and line breaks as spaces.
 //! - No function prints. Only functions that create a context or memory, gsc_cuda_start, and the
-//!   first call on a context after a fork allocate. Calls on tensors need up to 120 KiB of stack in
-//!   this version; 256 KiB will do for every call in all of 1.x.
+//!   first call on a context after a fork allocate, and in other calls on a device the CUDA driver
+//!   can. Calls on tensors need up to 120 KiB of stack in this version; 256 KiB will do for every
+//!   call in all of 1.x.
 //! - Keep the memory that a call was given where it is until the call has returned, on a device
 //!   until the stream has run the call: a host with a garbage collector pins it.
-//! - Results have the bits that a floating-point unit gives if it rounds to nearest and does not
-//!   flush to zero. In other modes bits differ, also between machines, and flushed numbers are
-//!   zeros; nothing worse happens. No function changes settings of the floating-point unit, but
-//!   calls raise its status flags: a program that traps floating-point exceptions masks the traps
-//!   during a call.
+//! - Results have the same bits on every machine, instruction set and device, with any number of
+//!   threads, and in every version of a major version. They are the bits that a floating-point unit
+//!   gives if it rounds to nearest and does not flush to zero. In other modes bits differ, also
+//!   between machines, and flushed numbers are zeros; nothing worse happens. No function changes
+//!   settings of the floating-point unit, but calls raise its status flags: a program that traps
+//!   floating-point exceptions masks the traps during a call.
 //! - The library has these effects on a process. On ELF systems the shared library is never
 //!   unloaded. Its threads block all signals except faults. After a fork, the next call on a
 //!   context makes the context's threads again, and CUDA cannot be used if the parent process used
@@ -58,13 +60,16 @@
 //!   whole structs, because a later version can keep data in reserved words.
 //! - A struct that begins with struct_size can get more fields at its end; other structs keep their
 //!   size within a major version. If a program was built with an older header, the fields that it
-//!   lacks count as 0, and an output that needs one of them is refused with GSC_ERROR_STRUCT_SIZE.
-//!   If a program was built with a newer header, the fields that the library lacks must be 0, and
-//!   outputs set them to 0. A struct_size is a multiple of 8 from 8 to 4,096.
-//! - Later versions can add statuses, bits of events, kinds, dtypes, presets and formats. Treat
-//!   every status except GSC_OK as a failure, and ignore an unknown bit that the library wrote.
-//!   From 1.0 on, a preset keeps its rules within a major version, and a format that is named still
-//!   reads all that it read.
+//!   lacks count as 0, and a result that needs one of them is refused with GSC_ERROR_STRUCT_SIZE;
+//!   only gsc_info is cut instead. If a program was built with a newer header, the fields that the
+//!   library lacks must be 0, and outputs set them to 0. A struct_size is a multiple of 8 from 8 to
+//!   4,096.
+//! - Later versions can add values to every group of constants, presets and formats, and accept
+//!   what an earlier version refused. Treat every status except GSC_OK as a failure, and ignore an
+//!   unknown bit that the library wrote. If a kind, an outcome or a cause is unknown, state.skip
+//!   and GSC_EVENT_STOPPED still say what to do. If several arguments are wrong, the error is about
+//!   any of them. From 1.0 on, a preset keeps its rules within a major version, and a format that
+//!   is named still reads all that it read.
 //! - `exec` says where the memory is and what runs the call. NULL: host memory and the calling
 //!   thread. A function without `exec` takes host memory.
 #![no_std]
@@ -600,12 +605,13 @@ newtype! {
     ///
     /// A call on host memory with GSC_EXEC_WRITE_FAILURES that refuses a value of a factor, a
     /// report or a state also writes the result that a device writes, and still returns the error.
-    /// If this result is sent to other ranks, no rank steps.
+    /// If this result is sent to other ranks, no rank steps. After another error, send a report of
+    /// zeros with `status` and `overflow`.
     /// - A factor becomes all zeros, which every call refuses.
     /// - A report becomes all zeros except status, overflow and found_inf, and so does each report
     ///   of options.per_tensor. If digests differ, status_rank_plus_1 is of the first report that
-    ///   differs. gsc_report_set_rank instead copies the report, then sets these three fields, the
-    ///   ranks, and digest to 0.
+    ///   differs. gsc_report_set_rank instead copies the report, then sets these three fields and
+    ///   the ranks, and sets digest to 0.
     /// - A state becomes a copy of `state` or `from` with the status that the call returns, SKIPPED
     ///   as its only event, skip and skip_f32 1, and guard_multiplier 0.
     /// - Tensors and histograms are not written.
@@ -835,9 +841,9 @@ pub const GSC_LOSS_NOT_FINITE: gsc_loss = gsc_loss(2);
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct gsc_report {
-    /// for fused optimizers that run before the update: not 0 if the update will skip the step
-    /// because of an overflow or, if the policy that the call was given holds, a bad loss. Merge
-    /// the reports of ranks instead of reducing it
+    /// for fused optimizers that run before the update: not 0 for an overflow, or for a bad loss if
+    /// the policy that the call was given holds; never for an outlier. Merge the reports of ranks
+    /// instead of reducing it
     pub found_inf: f32,
     /// 1: an element is Inf or NaN or became so, or options.policy says so, or a device or rank
     /// failed
@@ -1355,16 +1361,18 @@ pub struct gsc_note {
     pub kind: gsc_note_kind,
     /// 0
     pub flags: u32,
-    /// index in the call's list, entries or per_tensor, from 0; -1: none
+    /// index in the call's list, entries or per_tensor, or of a tensor of the report, from 0; -1:
+    /// none
     pub entry: i64,
     /// the number in force from now on, or as `kind` says
     pub value: f64,
     /// field of the policy or the state, or empty; with FORMAT the name of the format
     pub field: [c_char; 32],
-    /// byte of `message` at which a MISSING or LOST note, or a CHANGED note about a rule, names
-    /// `value`, such as "CLAMP" or "CLIP|INCLUSIVE": bindings can write their own name there
+    /// byte of `message` at which `value` stands by its name, such as "CLAMP" or "CLIP|INCLUSIVE",
+    /// or as a number: bindings can write their own name there. Set in MISSING and LOST, and in
+    /// CHANGED if the field is a rule
     pub value_start: u32,
-    /// bytes of that name; 0: none is marked
+    /// bytes of that name; 0: none is marked, as in other notes
     pub value_length: u32,
     /// a sentence, such as "growth_interval is not among the entries: it is 1000, as in the policy"
     pub message: [c_char; 432],
@@ -1410,9 +1418,9 @@ pub const GSC_KEY_NUMBERED: gsc_key_use = gsc_key_use(4);
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct gsc_format_key {
     /// without a prefix; ends with a zero
-    pub key: [c_char; 32],
-    /// field that it sets or decides: of the policy, or `scale` and the counts of the state, as the
-    /// format gradscaler names them
+    pub key: [c_char; 64],
+    /// field that it sets or decides, by the key that the format "gradscaler" has for it: a field
+    /// of the policy, `scale`, or a count of the state
     pub field: [c_char; 32],
     /// GSC_KEY_* bits
     pub uses: gsc_key_use,
@@ -1422,12 +1430,12 @@ pub struct gsc_format_key {
     pub reserved: [u64; 1],
 }
 
-layout! { gsc_format_key, 80,
+layout! { gsc_format_key, 112,
     key 0,
-    field 32,
-    uses 64,
-    flags 68,
-    reserved 72,
+    field 64,
+    uses 96,
+    flags 100,
+    reserved 104,
 }
 
 impl Default for gsc_format_key {
@@ -1584,8 +1592,8 @@ pub struct gsc_tensor_options {
     /// also measures what this policy needs; the policy decides report.overflow; NULL: Inf and NaN
     /// are overflows
     pub policy: *const gsc_policy,
-    /// above 0: limits each output to the largest value of its dtype that is at most the clamp;
-    /// refused if that value is 0; the report is of the values before the clamp. 0: no limit
+    /// above 0: limits each output to the clamp, rounded down in the dtype of the output; a clamp
+    /// that rounds to 0 is refused; the report is of the values before the clamp. 0: no limit
     pub clamp: f64,
     /// n reports: per_tensor\[i\] is of tensor i alone, and its first_tensor is i; it is judged
     /// without the policy and the loss: its overflow says if the tensor has an Inf or NaN; NULL:
@@ -1684,9 +1692,9 @@ extern "C" {
     /// freed.
     pub fn gsc_version_string() -> *const c_char;
 
-    /// Takes one feature. Returns 0 if the library that runs was built without it or does not know
-    /// it, else 1, and for GSC_FEATURE_CUDA the GSC_CUDA_VERSION of that library. gsc_cuda_start
-    /// checks for a device.
+    /// `feature` is a number, not a union of bits. Returns 0 if the library that runs was built
+    /// without it or does not know it, else 1, and for GSC_FEATURE_CUDA the GSC_CUDA_VERSION of
+    /// that library. gsc_cuda_start checks for a device.
     pub fn gsc_has(feature: gsc_feature) -> i32;
 
     /// Initialises a struct that starts with struct_size, for languages that cannot use the macros
@@ -1985,8 +1993,8 @@ extern "C" {
     ) -> gsc_status;
 
     /// Writes policy and state, which are in host memory, as bytes with a version and a checksum.
-    /// From 1.0 on, any later version on any machine can read them. *size becomes the number of
-    /// bytes; with bytes NULL and capacity 0, the call only sets *size.
+    /// Bytes of 1.0 or later can be read by every later version on every machine. *size becomes the
+    /// number of bytes; with bytes NULL and capacity 0, the call only sets *size.
     ///
     /// - `capacity`: bytes; GSC_SAVED_SIZE_MAX always suffices
     ///
@@ -2122,8 +2130,8 @@ extern "C" {
     /// else, except counts that only a diagnosis reads. If the list is too small for the entries,
     /// the call fails; with a capacity of 0 it only counts.
     ///
-    /// - `prefix`: beginning of the keys; "": the keys have no prefix; NULL: the framework's own
-    ///   prefix
+    /// - `prefix`: beginning of the keys, without a dot at its end; "": the keys have no prefix;
+    ///   NULL: the framework's own prefix
     /// - `entries_capacity`: capacity of the list
     /// - `entries_count`: number of entries; NULL: not wanted
     /// - `notes_capacity`: capacity of the list; further notes are only counted
@@ -2153,7 +2161,7 @@ extern "C" {
     /// section is on and fp16 is off, the scale is 1 forever, whatever `policy` starts with.
     ///
     /// - `prefix`: beginning of the keys, up to a dot, such as "fp16"; other keys are ignored, but
-    ///   a prefix that no key has is refused; NULL: none
+    ///   a prefix that no key has is refused; NULL: as "": none
     /// - `policy`: NULL: the preset of the format
     /// - `notes_capacity`: capacity of the list; further notes are only counted
     /// - `notes_count`: number of notes; NULL: not wanted
@@ -2308,10 +2316,10 @@ extern "C" {
     /// double. The call reads `tensors` twice; `out` must be other memory.
     ///
     /// For a step of several micro-batches, call this without options.policy: the micro-batch was
-    /// added if report.overflow is 0 and report.loss is not GSC_LOSS_NOT_FINITE. Merge all reports
-    /// as addends, beginning with the report of a merge of n = 0. If any were added, unscale the
-    /// sums with options.policy and with the factor that gsc_factor_init makes of their number.
-    /// Then update:
+    /// added if report.overflow is 0 and report.loss is not GSC_LOSS_NOT_FINITE. Keep one merged
+    /// report: start it by gsc_report_merge with n = 0, then merge it with each new report as
+    /// addends. If any were added, unscale the sums with options.policy and with the factor that
+    /// gsc_factor_init makes of their number. Then update:
     /// - If the merged report has no overflow and, with GSC_BAD_LOSS_HOLD, no bad loss, update with
     ///   the report of the sums, and leave the parameters alone if state.skip is 1.
     /// - Else update with the merged report, so that the scale backs off or, with

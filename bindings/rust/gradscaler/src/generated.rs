@@ -212,12 +212,13 @@ flags! {
     ///
     /// A call on host memory with [`ExecFlag::WRITE_FAILURES`] that refuses a value of a factor, a
     /// report or a state also writes the result that a device writes, and still returns the error.
-    /// If this result is sent to other ranks, no rank steps.
+    /// If this result is sent to other ranks, no rank steps. After another error, send a report of
+    /// zeros with `status` and `overflow`.
     /// - A factor becomes all zeros, which every call refuses.
     /// - A report becomes all zeros except status, overflow and found_inf, and so does each report
     ///   of options.per_tensor. If digests differ, status_rank_plus_1 is of the first report that
-    ///   differs. gsc_report_set_rank instead copies the report, then sets these three fields, the
-    ///   ranks, and digest to 0.
+    ///   differs. gsc_report_set_rank instead copies the report, then sets these three fields and
+    ///   the ranks, and sets digest to 0.
     /// - A state becomes a copy of `state` or `from` with the status that the call returns, SKIPPED
     ///   as its only event, skip and skip_f32 1, and guard_multiplier 0.
     /// - Tensors and histograms are not written.
