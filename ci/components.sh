@@ -264,7 +264,7 @@ rust() { # both crates: layout, tests, training; with --all lints, documentation
   cargo_tests
   at_least all || return 0
   if [ "$(rust_minor)" -ge 74 ]; then
-    check clippy cargo clippy --quiet --all-targets -- -D warnings
+    check clippy cargo clippy --quiet --workspace --all-targets -- -D warnings
   else
     say "NOT RUN: clippy, which reads this project's lints from Rust 1.74 on"
   fi

@@ -159,12 +159,12 @@ rust_environment() {
   export CARGO_TARGET_DIR=$PWD/build/rust CARGO_NET_OFFLINE=true GRADSCALER_LIB_DIR=$PWD/build/library
 }
 
-# Builds the Rust binding's programs: build/rust/debug/examples.
+# Builds the Rust binding's programs, in build/rust/debug and its folder examples.
 rust_binding() {
   command -v cargo >/dev/null || packages cargo
   library
   say "building the Rust binding"
-  (rust_environment && cargo build --quiet --examples --manifest-path bindings/rust/Cargo.toml)
+  (rust_environment && cargo build --quiet --workspace --examples --bins --manifest-path bindings/rust/Cargo.toml)
 }
 
 rust_minor() {
@@ -210,8 +210,8 @@ clients() { # KIND
   clients=(
     "C=build/release/tests/$1/$1"
     "Python=$python bindings/python/tests/$1.py"
-    "Elixir=elixir -pa build/elixir/lib/gradscaler/ebin bindings/elixir/examples/$1.exs"
-    "Rust=build/rust/debug/examples/$1"
+    "Elixir=elixir -pa build/elixir/lib/gradscaler/ebin bindings/elixir/test/clients/$1.exs"
+    "Rust=build/rust/debug/$1"
   )
 }
 

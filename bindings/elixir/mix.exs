@@ -63,6 +63,7 @@ defmodule GradScaler.MixProject do
       compilers: [:gradscaler | Mix.compilers()],
       # An Nx of ERL_LIBS is no dependency; newer Mix would hide it.
       prune_code_paths: false,
+      test_ignore_filters: [&String.starts_with?(&1, "test/clients/")],
       # Tests define containers of their own.
       consolidate_protocols: Mix.env() != :test,
       xref: [exclude: [Nx, Nx.BinaryBackend, Nx.Container, Nx.Type]],

@@ -90,13 +90,13 @@ newer() {
   # qemu cannot translate code that is mapped twice.
   found=$(BINDIR=$base/bin ROOTDIR=$otp EMU=beam PROGNAME=erl "$@" "$otp"/erts-*/bin/beam.smp -JMsingle true -S 2:2 -- -root "$otp" -bindir "$base/bin" \
     -progname erl -- -home "$scratch" -- -noshell -elixir_root "$system/usr/lib/elixir/lib" -pa "$system"/usr/lib/elixir/lib/{elixir,logger}/ebin \
-    "$base/gradscaler/ebin" -s elixir start_cli -extra "$root/bindings/elixir/examples/parity.exs" "$root/build/parity/steps.bin")
+    "$base/gradscaler/ebin" -s elixir start_cli -extra "$root/bindings/elixir/test/clients/parity.exs" "$root/build/parity/steps.bin")
   [ "$found" = "$wanted" ] || die "other bits than those from here, $wanted: $found"
   echo 'same bits'
 }
 cd "$root"
 erlang=(erlang-base erlang-crypto elixir libc6 libgcc-s1 libstdc++6 zlib1g libtinfo6 libsystemd0 libssl3t64 libcap2 libzstd1)
-wanted=$(elixir -pa "$scratch/compiled/lib/gradscaler/ebin" bindings/elixir/examples/parity.exs build/parity/steps.bin)
+wanted=$(elixir -pa "$scratch/compiled/lib/gradscaler/ebin" bindings/elixir/test/clients/parity.exs build/parity/steps.bin)
 [ -n "$wanted" ] || die 'parity.exs printed nothing'
 system=$(debian erlang-amd64 trixie amd64 "${erlang[@]}")
 newer amd64 "$(nif compiled)" "$system/usr/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2" --library-path "$system/usr/lib/x86_64-linux-gnu"

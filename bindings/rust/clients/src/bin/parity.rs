@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: MIT
 //! The Rust client of tests/parity; the README there says what every client reads and prints.
 
-mod clients;
-
 use std::error::Error;
 use std::fs;
 use std::io::{self, Write};
@@ -10,10 +8,10 @@ use std::mem::size_of_val;
 use std::process::{Child, Command, Stdio};
 use std::slice;
 
-use clients::parse_policy;
 use gradscaler::{
     Bf16, Dtype, Element, Histogram, Options, Result, Scaler, Tensor, TensorMut, Want, F16,
 };
+use gradscaler_clients::parse_policy;
 
 // The fields that are hashed are those in front of the reserved words.
 const REPORT_BYTES: usize = 112;

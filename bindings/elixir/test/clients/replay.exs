@@ -56,4 +56,4 @@ defmodule Replay do
   end
 end
 
-if System.argv() != ["--load"], do: Replay.run()
+Replay.run()

@@ -2,13 +2,11 @@
 //! The Rust client of tests/replay/replay.py, which says what is read and written: one line per
 //! recording.
 
-mod clients;
-
 use std::fmt::Write;
 use std::io::BufRead;
 
-use clients::{parse_number, parse_pairs, parse_policy};
 use gradscaler::{Report, Result, Scaler};
+use gradscaler_clients::{parse_number, parse_pairs, parse_policy};
 
 /// A number that Python's float.fromhex reads back exactly.
 fn hex(value: f64) -> String {
