@@ -67,14 +67,10 @@ defmodule GradScaler.Native do
   # ask for comes last in the results, nil if it was not asked for. A refusal is {:error, error} with the members of
   # gsc_error as a map; nothing here raises.
   #
-  # `exec` is nil, or a device. On a CUDA device tensors are {dtype, memory, offset, bytes}, outputs are written in
-  # place and structs are binaries all the same: each call waits for its results, on a dirty scheduler. A device is
-  # freed with the last term that names it or its memory. Memory, which is not cleared, is freed with the last term
-  # that names it, or by memory_destroy.
-  #
-  # A function over tensors moves itself to a dirty CPU scheduler if it would hold up a normal one. A function with
-  # `_dirty` in its name starts there, for large binaries: a binary that begins inside a byte is copied before the
-  # function can know its size.
+  # `exec` is nil, `:dirty` for a call on host memory that moves itself to a dirty CPU scheduler, or a device. On a CUDA
+  # device tensors are {dtype, memory, offset, bytes}, outputs are written in place and structs are binaries all the
+  # same: each call waits for its results, on a dirty IO scheduler. A device is freed with the last term that names it or
+  # its memory. Memory, which is not cleared, is freed with the last term that names it, or by memory_destroy.
 
   # Loaded by the first call, not by the compiler, which runs before the library is there.
   @compile {:autoload, false}
@@ -390,22 +386,14 @@ def wrap(start, arguments):
     return [start + lines[0], *(" " * len(start) + line for line in lines[1:])]
 
 
-def reschedule(manifest, function, passed):
-    """The start of a function that moves itself to a dirty scheduler where it waits or its tensors are many."""
-    names, lines = [arg.name for arg in passed], []
-
-    def move(condition, kind):
-        arguments = f'env, "{short(function)}", ERL_NIF_DIRTY_JOB_{kind}, nif_{short(function)}, argc, argv);'
-        return [f"    if ({condition})", *wrap("        return enif_schedule_nif(", arguments)]
-
-    if "exec" in names:
-        lines += move(f"waits(argv[{names.index('exec')}])", "IO_BOUND")
-    if function.blocks == "by size":
-        options = [field.name for field, *_ in option_fields(manifest, manifest.structs["gsc_tensor_options"])]
-        where = f"argv[{names.index('options')}], {options.index('want')}, {options.index('histogram')}"
-        limits = f"wants_limits(env, {where})" if "options" in names else "false"
-        lines += move(f"takes_long(env, argv[{names.index('tensors')}], {limits})", "CPU_BOUND")
-    return lines or ["    (void)argc;"]
+def reschedule(function, passed):
+    """The start of a function that moves itself to the scheduler that `exec` asks for."""
+    names = [arg.name for arg in passed]
+    if "exec" not in names:
+        return ["    (void)argc;"]
+    lines = [f"    const int flags = leaves(argv[{names.index('exec')}]);", "    if (flags)"]
+    arguments = f'env, "{short(function)}", flags, nif_{short(function)}, argc, argv);'
+    return lines + wrap("        return enif_schedule_nif(", arguments)
 
 
 def body(manifest, function, readers, terms, expressions):
@@ -447,7 +435,7 @@ def nif_function(manifest, function):
             ]
             terms += [f"make_result(&call, &{arg.name}.{field.name})" for field in wanted]
     lines = [f"static ERL_NIF_TERM nif_{short(function)}(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])", "{"]
-    lines += reschedule(manifest, function, passed)
+    lines += reschedule(function, passed)
     if not passed:
         lines.append("    (void)argv;")
     if passed or function.returns == "gsc_status":
@@ -474,8 +462,6 @@ def nif_source(manifest):
         name, arity = short(function), len(split(function)[0])
         dirty = "ERL_NIF_DIRTY_JOB_IO_BOUND" if function.blocks == "yes" else "0"
         lines.append(f'    {{"{name}", {arity}, nif_{name}, {dirty}}},')
-        if function.blocks == "by size":
-            lines.append(f'    {{"{name}_dirty", {arity}, nif_{name}, ERL_NIF_DIRTY_JOB_CPU_BOUND}},')
     lines += ["};", "", "ERL_NIF_INIT(Elixir.GradScaler.Native, functions, load, NULL, upgrade, unload)"]
     return "\n".join(lines) + "\n"
 
@@ -486,7 +472,7 @@ def nif_source(manifest):
 def spec(manifest, function):
     def kind(arg):
         if arg.type == "gsc_exec":
-            return "device | nil"
+            return "device | :dirty | nil" if function.blocks == "by size" else "device | nil"
         if arg.type == "gsc_tensor":
             return "[dtype | tensor]" if arg.name == "out" and function.name not in SUMS else "[tensor]"
         if arg.kind == "string" and arg.count:
@@ -531,8 +517,7 @@ def stubs(manifest):
         lines += stub(name, args, f"({', '.join(args.values())}) :: {result} | error")
     for function in functions(manifest):
         args = [arg.name for arg in split(function)[0]]
-        for name in [short(function)] + [f"{short(function)}_dirty"] * (function.blocks == "by size"):
-            lines += stub(name, args, spec(manifest, function))
+        lines += stub(short(function), args, spec(manifest, function))
     return "\n".join([*lines, "end", ""])
 
 

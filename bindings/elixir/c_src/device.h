@@ -274,16 +274,13 @@ static int load(ErlNifEnv *env, void **private_data, ERL_NIF_TERM version)
     atoms.ok = enif_make_atom(env, "ok");
     atoms.error = enif_make_atom(env, "error");
     atoms.nil = enif_make_atom(env, "nil");
+    atoms.dirty = enif_make_atom(env, "dirty");
     atoms.yes = enif_make_atom(env, "true");
     atoms.no = enif_make_atom(env, "false");
     atoms.infinity = enif_make_atom(env, "infinity");
     atoms.neg_infinity = enif_make_atom(env, "neg_infinity");
     atoms.nan = enif_make_atom(env, "nan");
-    gsc_info info = GSC_INFO_INIT;
-    if (gsc_info_get(&info, NULL) != GSC_OK || !open_types(env))
-        return -1;
-    slowness = strcmp(info.cpu, "scalar") == 0 ? PLAIN_C_FACTOR : 1;
-    return 0;
+    return open_types(env) ? 0 : -1;
 }
 
 static int upgrade(ErlNifEnv *env, void **private_data, void **old_private_data,

@@ -205,9 +205,9 @@ static ERL_NIF_TERM nif_factor_init(ErlNifEnv *env, int argc, const ERL_NIF_TERM
 
 static ERL_NIF_TERM nif_factor_multiply(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
 {
-    if (waits(argv[0]))
-        return enif_schedule_nif(env, "factor_multiply", ERL_NIF_DIRTY_JOB_IO_BOUND,
-                                 nif_factor_multiply, argc, argv);
+    const int flags = leaves(argv[0]);
+    if (flags)
+        return enif_schedule_nif(env, "factor_multiply", flags, nif_factor_multiply, argc, argv);
     struct call call = {.env = env};
     const gsc_factor *factor = NULL;
     double by;
@@ -252,9 +252,9 @@ static ERL_NIF_TERM nif_report_from_flag(ErlNifEnv *env, int argc, const ERL_NIF
 
 static ERL_NIF_TERM nif_report_merge(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
 {
-    if (waits(argv[0]))
-        return enif_schedule_nif(env, "report_merge", ERL_NIF_DIRTY_JOB_IO_BOUND, nif_report_merge,
-                                 argc, argv);
+    const int flags = leaves(argv[0]);
+    if (flags)
+        return enif_schedule_nif(env, "report_merge", flags, nif_report_merge, argc, argv);
     struct call call = {.env = env};
     const gsc_report *reports = NULL;
     uint64_t n = NOT_COUNTED;
@@ -275,9 +275,10 @@ static ERL_NIF_TERM nif_report_merge(ErlNifEnv *env, int argc, const ERL_NIF_TER
 
 static ERL_NIF_TERM nif_factor_clip_grad_norm(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
 {
-    if (waits(argv[0]))
-        return enif_schedule_nif(env, "factor_clip_grad_norm", ERL_NIF_DIRTY_JOB_IO_BOUND,
-                                 nif_factor_clip_grad_norm, argc, argv);
+    const int flags = leaves(argv[0]);
+    if (flags)
+        return enif_schedule_nif(env, "factor_clip_grad_norm", flags, nif_factor_clip_grad_norm,
+                                 argc, argv);
     struct call call = {.env = env};
     const gsc_factor *factor = NULL;
     const gsc_report *report = NULL;
@@ -297,9 +298,9 @@ static ERL_NIF_TERM nif_factor_clip_grad_norm(ErlNifEnv *env, int argc, const ER
 
 static ERL_NIF_TERM nif_state_init(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
 {
-    if (waits(argv[0]))
-        return enif_schedule_nif(env, "state_init", ERL_NIF_DIRTY_JOB_IO_BOUND, nif_state_init,
-                                 argc, argv);
+    const int flags = leaves(argv[0]);
+    if (flags)
+        return enif_schedule_nif(env, "state_init", flags, nif_state_init, argc, argv);
     struct call call = {.env = env};
     gsc_policy policy;
     struct result out;
@@ -314,9 +315,9 @@ static ERL_NIF_TERM nif_state_init(ErlNifEnv *env, int argc, const ERL_NIF_TERM 
 
 static ERL_NIF_TERM nif_state_init_from(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
 {
-    if (waits(argv[0]))
-        return enif_schedule_nif(env, "state_init_from", ERL_NIF_DIRTY_JOB_IO_BOUND,
-                                 nif_state_init_from, argc, argv);
+    const int flags = leaves(argv[0]);
+    if (flags)
+        return enif_schedule_nif(env, "state_init_from", flags, nif_state_init_from, argc, argv);
     struct call call = {.env = env};
     gsc_policy policy;
     const gsc_state *from = NULL;
@@ -334,9 +335,9 @@ static ERL_NIF_TERM nif_state_init_from(ErlNifEnv *env, int argc, const ERL_NIF_
 
 static ERL_NIF_TERM nif_state_update(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
 {
-    if (waits(argv[0]))
-        return enif_schedule_nif(env, "state_update", ERL_NIF_DIRTY_JOB_IO_BOUND, nif_state_update,
-                                 argc, argv);
+    const int flags = leaves(argv[0]);
+    if (flags)
+        return enif_schedule_nif(env, "state_update", flags, nif_state_update, argc, argv);
     struct call call = {.env = env};
     gsc_policy policy;
     const gsc_state *state = NULL;
@@ -356,9 +357,10 @@ static ERL_NIF_TERM nif_state_update(ErlNifEnv *env, int argc, const ERL_NIF_TER
 
 static ERL_NIF_TERM nif_state_combine_decisions(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
 {
-    if (waits(argv[0]))
-        return enif_schedule_nif(env, "state_combine_decisions", ERL_NIF_DIRTY_JOB_IO_BOUND,
-                                 nif_state_combine_decisions, argc, argv);
+    const int flags = leaves(argv[0]);
+    if (flags)
+        return enif_schedule_nif(env, "state_combine_decisions", flags, nif_state_combine_decisions,
+                                 argc, argv);
     struct call call = {.env = env};
     const gsc_state *state = NULL;
     const gsc_state *other = NULL;
@@ -398,9 +400,10 @@ static ERL_NIF_TERM nif_state_reason(ErlNifEnv *env, int argc, const ERL_NIF_TER
 
 static ERL_NIF_TERM nif_factor_clip_outlier(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
 {
-    if (waits(argv[0]))
-        return enif_schedule_nif(env, "factor_clip_outlier", ERL_NIF_DIRTY_JOB_IO_BOUND,
-                                 nif_factor_clip_outlier, argc, argv);
+    const int flags = leaves(argv[0]);
+    if (flags)
+        return enif_schedule_nif(env, "factor_clip_outlier", flags, nif_factor_clip_outlier, argc,
+                                 argv);
     struct call call = {.env = env};
     const gsc_factor *factor = NULL;
     const gsc_state *state = NULL;
@@ -465,9 +468,9 @@ static ERL_NIF_TERM nif_state_digest(ErlNifEnv *env, int argc, const ERL_NIF_TER
 
 static ERL_NIF_TERM nif_report_set_rank(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
 {
-    if (waits(argv[0]))
-        return enif_schedule_nif(env, "report_set_rank", ERL_NIF_DIRTY_JOB_IO_BOUND,
-                                 nif_report_set_rank, argc, argv);
+    const int flags = leaves(argv[0]);
+    if (flags)
+        return enif_schedule_nif(env, "report_set_rank", flags, nif_report_set_rank, argc, argv);
     struct call call = {.env = env};
     const gsc_report *report = NULL;
     gsc_policy policy;
@@ -695,12 +698,9 @@ static ERL_NIF_TERM nif_dtype_size(ErlNifEnv *env, int argc, const ERL_NIF_TERM 
 
 static ERL_NIF_TERM nif_measure(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
 {
-    if (waits(argv[0]))
-        return enif_schedule_nif(env, "measure", ERL_NIF_DIRTY_JOB_IO_BOUND, nif_measure, argc,
-                                 argv);
-    if (takes_long(env, argv[2], wants_limits(env, argv[3], 0, 4)))
-        return enif_schedule_nif(env, "measure", ERL_NIF_DIRTY_JOB_CPU_BOUND, nif_measure, argc,
-                                 argv);
+    const int flags = leaves(argv[0]);
+    if (flags)
+        return enif_schedule_nif(env, "measure", flags, nif_measure, argc, argv);
     struct call call = {.env = env};
     const gsc_factor *factor = NULL;
     struct tensor_options options;
@@ -721,12 +721,9 @@ static ERL_NIF_TERM nif_measure(ErlNifEnv *env, int argc, const ERL_NIF_TERM arg
 
 static ERL_NIF_TERM nif_unscale(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
 {
-    if (waits(argv[0]))
-        return enif_schedule_nif(env, "unscale", ERL_NIF_DIRTY_JOB_IO_BOUND, nif_unscale, argc,
-                                 argv);
-    if (takes_long(env, argv[2], wants_limits(env, argv[4], 0, 4)))
-        return enif_schedule_nif(env, "unscale", ERL_NIF_DIRTY_JOB_CPU_BOUND, nif_unscale, argc,
-                                 argv);
+    const int flags = leaves(argv[0]);
+    if (flags)
+        return enif_schedule_nif(env, "unscale", flags, nif_unscale, argc, argv);
     struct call call = {.env = env};
     const gsc_factor *factor = NULL;
     struct tensor_options options;
@@ -749,10 +746,9 @@ static ERL_NIF_TERM nif_unscale(ErlNifEnv *env, int argc, const ERL_NIF_TERM arg
 
 static ERL_NIF_TERM nif_scale(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
 {
-    if (waits(argv[0]))
-        return enif_schedule_nif(env, "scale", ERL_NIF_DIRTY_JOB_IO_BOUND, nif_scale, argc, argv);
-    if (takes_long(env, argv[2], wants_limits(env, argv[4], 0, 4)))
-        return enif_schedule_nif(env, "scale", ERL_NIF_DIRTY_JOB_CPU_BOUND, nif_scale, argc, argv);
+    const int flags = leaves(argv[0]);
+    if (flags)
+        return enif_schedule_nif(env, "scale", flags, nif_scale, argc, argv);
     struct call call = {.env = env};
     const gsc_factor *factor = NULL;
     struct tensor_options options;
@@ -775,12 +771,10 @@ static ERL_NIF_TERM nif_scale(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[
 
 static ERL_NIF_TERM nif_unscale_accumulate(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
 {
-    if (waits(argv[0]))
-        return enif_schedule_nif(env, "unscale_accumulate", ERL_NIF_DIRTY_JOB_IO_BOUND,
-                                 nif_unscale_accumulate, argc, argv);
-    if (takes_long(env, argv[2], wants_limits(env, argv[4], 0, 4)))
-        return enif_schedule_nif(env, "unscale_accumulate", ERL_NIF_DIRTY_JOB_CPU_BOUND,
-                                 nif_unscale_accumulate, argc, argv);
+    const int flags = leaves(argv[0]);
+    if (flags)
+        return enif_schedule_nif(env, "unscale_accumulate", flags, nif_unscale_accumulate, argc,
+                                 argv);
     struct call call = {.env = env};
     const gsc_factor *factor = NULL;
     struct tensor_options options;
@@ -820,9 +814,9 @@ static ERL_NIF_TERM nif_cuda_log(ErlNifEnv *env, int argc, const ERL_NIF_TERM ar
 
 static ERL_NIF_TERM nif_exec_wait(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
 {
-    if (waits(argv[0]))
-        return enif_schedule_nif(env, "exec_wait", ERL_NIF_DIRTY_JOB_IO_BOUND, nif_exec_wait, argc,
-                                 argv);
+    const int flags = leaves(argv[0]);
+    if (flags)
+        return enif_schedule_nif(env, "exec_wait", flags, nif_exec_wait, argc, argv);
     struct call call = {.env = env};
     if (!get_exec(&call, argv[0], 0, "exec") ||
         gsc_exec_wait(call.exec, &call.err) != GSC_OK || !finish(&call))
@@ -832,9 +826,9 @@ static ERL_NIF_TERM nif_exec_wait(ErlNifEnv *env, int argc, const ERL_NIF_TERM a
 
 static ERL_NIF_TERM nif_workspace_size(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
 {
-    if (waits(argv[0]))
-        return enif_schedule_nif(env, "workspace_size", ERL_NIF_DIRTY_JOB_IO_BOUND,
-                                 nif_workspace_size, argc, argv);
+    const int flags = leaves(argv[0]);
+    if (flags)
+        return enif_schedule_nif(env, "workspace_size", flags, nif_workspace_size, argc, argv);
     struct call call = {.env = env};
     struct tensor_options options;
     uint64_t size;
@@ -893,13 +887,9 @@ static ErlNifFunc functions[] = {
     {"dtype_bits", 1, nif_dtype_bits, 0},
     {"dtype_size", 1, nif_dtype_size, 0},
     {"measure", 4, nif_measure, 0},
-    {"measure_dirty", 4, nif_measure, ERL_NIF_DIRTY_JOB_CPU_BOUND},
     {"unscale", 5, nif_unscale, 0},
-    {"unscale_dirty", 5, nif_unscale, ERL_NIF_DIRTY_JOB_CPU_BOUND},
     {"scale", 5, nif_scale, 0},
-    {"scale_dirty", 5, nif_scale, ERL_NIF_DIRTY_JOB_CPU_BOUND},
     {"unscale_accumulate", 5, nif_unscale_accumulate, 0},
-    {"unscale_accumulate_dirty", 5, nif_unscale_accumulate, ERL_NIF_DIRTY_JOB_CPU_BOUND},
     {"cuda_start", 0, nif_cuda_start, ERL_NIF_DIRTY_JOB_IO_BOUND},
     {"cuda_log", 0, nif_cuda_log, 0},
     {"exec_wait", 1, nif_exec_wait, ERL_NIF_DIRTY_JOB_IO_BOUND},

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Shared by the generated functions of gradscaler_nif.c: terms to C and back, errors, and which
- * scheduler a call belongs on. Written by hand: this is about the BEAM, not about the ABI.
+ * Shared by the generated functions of gradscaler_nif.c: terms to C and back, and errors. Written
+ * by hand: this is about the BEAM, not about the ABI.
  *
  * A get_* function converts one argument; where it cannot, it fills call->err, as the library does
  * for what it refuses, and returns false. Tensors of the caller are read where they lie, but
@@ -22,22 +22,7 @@
 
 #include <gradscaler_cuda.h>
 
-/*
- * The time that a call may take on a normal scheduler (the limit is 1 ms), and what its parts cost
- * at worst, in nanoseconds: a subnormal element that is accumulated, with everything looked at.
- * Usual elements take a fiftieth of that; but a dirty scheduler costs only 10 us more.
- */
-enum {
-    NORMAL_NS = 900 * 1000,
-    TENSOR_NS = 500,
-    TENSOR_LIMITS_NS = 20 * 1000, /* finds the limits between what is counted apart */
-    ELEMENT_NS = 24,
-    ELEMENT_WIDE_NS = 72, /* a double, or two parts */
-    PLAIN_C_FACTOR = 12,  /* without vector units */
-    SLAB_BYTES = 1024 * 1024,
-    SHARED_BYTES = 64 * 1024,
-    MOST_RESULTS = 8
-};
+enum { SLAB_BYTES = 1024 * 1024, SHARED_BYTES = 64 * 1024, MOST_RESULTS = 8 };
 
 /* Memory that only one call at a time uses; `next` lies behind it. */
 struct block {
@@ -89,10 +74,9 @@ struct result {
 };
 
 static struct {
-    ERL_NIF_TERM ok, error, nil, yes, no, infinity, neg_infinity, nan;
+    ERL_NIF_TERM ok, error, nil, dirty, yes, no, infinity, neg_infinity, nan;
 } atoms;
 static ErlNifResourceType *device_type, *memory_type;
-static unsigned slowness = 1; /* of this machine: PLAIN_C_FACTOR or 1 */
 
 /* ---- errors and results ---- */
 
@@ -521,11 +505,11 @@ static void take_turn(struct call *call, struct device *device)
     call->exec = &call->own;
 }
 
-/* `exec`: nil, or a device. */
+/* `exec`: nil, :dirty, or a device. */
 static inline bool get_exec(struct call *call, ERL_NIF_TERM term, int argument, const char *name)
 {
     void *device;
-    if (is_nil(term))
+    if (is_nil(term) || enif_is_identical(term, atoms.dirty))
         return true;
     if (!enif_get_resource(call->env, term, device_type, &device))
         return refuse(call, GSC_ERROR_VALUE, argument, -1, name,
@@ -778,57 +762,14 @@ static inline bool get_outputs(struct call *call, ERL_NIF_TERM list, int argumen
     return true;
 }
 
-/* ---- schedulers ---- */
-
-static uint64_t element_ns(uint32_t dtype)
-{
-    bool wide = dtype == GSC_F64 || dtype == GSC_COMPLEX64 || dtype == GSC_COMPLEX128;
-    return (wide ? ELEMENT_WIDE_NS : ELEMENT_NS) * slowness;
-}
-
-/* Returns whether options ask for counts between limits; `want_at`, `histogram_at`: in their tuple.
+/* Returns how a call leaves a normal scheduler: with :dirty, or to wait for a device. 0: it stays.
  */
-static bool wants_limits(ErlNifEnv *env, ERL_NIF_TERM options, int want_at, int histogram_at)
+static inline int leaves(ERL_NIF_TERM exec)
 {
-    const ERL_NIF_TERM *fields;
-    int arity;
-    unsigned want;
-    if (!enif_get_tuple(env, options, &arity, &fields) || arity <= want_at || arity <= histogram_at)
-        return false;
-    return (enif_get_uint(env, fields[want_at], &want) && want & GSC_WANT_UNDERFLOW) ||
-           enif_is_identical(fields[histogram_at], atoms.yes);
-}
-
-/*
- * Returns whether a call over these tensors would hold up a normal scheduler; if not, tells that
- * scheduler how much of its time the call may take. What is no list of tensors is refused by the
- * call itself.
- */
-static bool takes_long(ErlNifEnv *env, ERL_NIF_TERM list, bool limits)
-{
-    unsigned n;
-    ERL_NIF_TERM head;
-    if (enif_thread_type() != ERL_NIF_THR_NORMAL_SCHEDULER || !enif_get_list_length(env, list, &n))
-        return false;
-    uint64_t ns = (uint64_t)n * (limits ? TENSOR_LIMITS_NS : TENSOR_NS);
-    if (ns > NORMAL_NS)
-        return true; /* without looking at each */
-    while (enif_get_list_cell(env, list, &head, &list)) {
-        unsigned dtype;
-        ErlNifBinary binary;
-        if (get_pair(env, head, &dtype, &binary) && gsc_dtype_size(dtype))
-            ns += binary.size / gsc_dtype_size(dtype) * element_ns(dtype);
-    }
-    if (ns > NORMAL_NS)
-        return true;
-    enif_consume_timeslice(env, 1 + (int)(ns * 99 / NORMAL_NS));
-    return false;
-}
-
-/* Returns whether a call must leave a normal scheduler because it waits for a device. */
-static inline bool waits(ERL_NIF_TERM exec)
-{
-    return !is_nil(exec) && enif_thread_type() == ERL_NIF_THR_NORMAL_SCHEDULER;
+    if (is_nil(exec) || enif_thread_type() != ERL_NIF_THR_NORMAL_SCHEDULER)
+        return 0;
+    return enif_is_identical(exec, atoms.dirty) ? ERL_NIF_DIRTY_JOB_CPU_BOUND
+                                                : ERL_NIF_DIRTY_JOB_IO_BOUND;
 }
 
 #endif

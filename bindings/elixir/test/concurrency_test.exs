@@ -2,7 +2,7 @@ defmodule GradScaler.ConcurrencyTest do
   # Many processes on the same binaries, small and large calls, while the module is exchanged under them.
   use ExUnit.Case, async: false
 
-  alias GradScaler.Native
+  alias GradScaler.{Binaries, Native, TensorOptions}
 
   defp shared do
     small = for i <- 1..20, do: {:f16, :binary.copy(<<i * 1.0::little-float-16>>, 64)}
@@ -41,35 +41,36 @@ defmodule GradScaler.ConcurrencyTest do
     small = binary_part(bits, 0, 1000)
     scaler = GradScaler.new("torch")
     GradScaler.unscale({:f32, small}, scaler)
-    for name <- [:unscale, :unscale_dirty], do: :erlang.trace_pattern({Native, name, 5}, true)
+    :erlang.trace_pattern({Native, :unscale, 5}, true)
 
-    for {binary, function} <- [{bits, :unscale_dirty}, {small, :unscale}] do
-      messages = traced([:call], fn -> GradScaler.unscale({:f32, binary}, scaler) end)
-      assert [{:trace, _, :call, {Native, ^function, _}}] = messages
+    for {binary, options, exec} <- [
+          {bits, [], :dirty},
+          {small, [], nil},
+          {small, [loss: {:f32, bits}], :dirty}
+        ] do
+      messages = traced([:call], fn -> GradScaler.unscale({:f32, binary}, scaler, options) end)
+      assert [{:trace, _, :call, {Native, :unscale, [^exec | _]}}] = messages
     end
-
-    with_loss = fn -> GradScaler.unscale({:f32, small}, scaler, loss: {:f32, bits}) end
-    assert [{:trace, _, :call, {Native, :unscale_dirty, _}}] = traced([:call], with_loss)
   end
 
   test "a call that can take a millisecond leaves the normal schedulers" do
     {:ok, factor} = Native.factor_init(2.0)
     slowness = if GradScaler.info().cpu == "scalar", do: 12, else: 1
-    [norm, all] = for want <- [1, 7], do: {want, nil, 0, false, false, nil}
-    histogram = put_elem(norm, 4, true)
-    many = &List.duplicate({1, ""}, &1)
+    [norm, all] = for want <- [1, 7], do: %TensorOptions{want: want}
+    histogram = %{norm | histogram: true}
+    many = &List.duplicate({:f32, ""}, &1)
     long = fn dtype, size -> &[{dtype, <<0::size(div(&1, slowness) * size)-unit(8)>>}] end
 
     for {most, tensors, options} <- [
           {45, many, all},
           {45, many, histogram},
           {1800, many, norm},
-          {37_400, long.(1, 4), norm},
-          {12_400, long.(2, 8), norm},
-          {12_400, long.(8, 8), norm}
+          {37_400, long.(:f32, 4), norm},
+          {12_400, long.(:f64, 8), norm},
+          {12_400, long.(:complex64, 8), norm}
         ],
         {count, leaves} <- [{most, false}, {most + div(most, 40), true}] do
-      call = fn -> Native.measure(nil, factor, tensors.(count), options) end
+      call = fn -> Binaries.measure(factor, tensors.(count), options) end
       # The number of every dirty scheduler is 0.
       events = traced([:running, :scheduler_id], call)
       assert {count, leaves} == {count, Enum.any?(events, &match?({_, _, :in, _, 0}, &1))}

@@ -10,9 +10,15 @@ defmodule GradScaler.Binaries do
   @type tensor :: {dtype, binary} | DeviceTensor.t()
   @type names :: map | (binary, integer -> binary | nil)
 
-  # A call on more bytes runs on a dirty scheduler. This module chooses it: the library copies a large binary that starts
-  # inside a byte, which takes longer than the call itself.
-  @max_bytes 128 * 1024
+  # The nanoseconds that a call may take on a normal scheduler (the limit is 1 ms), and what its parts cost at worst: a
+  # subnormal element that is accumulated, with everything measured. Usual elements take a fiftieth of that, but a dirty
+  # scheduler costs only 10 us more. Only Elixir knows the size of a binary that starts inside a byte without a copy.
+  @normal_ns 900_000
+  @tensor_ns 500
+  @tensor_limits_ns 20_000
+  @element_ns 24
+  @wide_ns 72
+  @plain_c_factor 12
 
   @doc """
   Calls `:scale`, `:unscale` or `:unscale_accumulate` with `out`, the dtypes of the results, or the sums that are
@@ -29,27 +35,27 @@ defmodule GradScaler.Binaries do
     exec = device(tensors, names)
     dtypes = if function == :unscale_accumulate, do: Enum.map(out, &dtype/1), else: out
     out = outputs(function, exec, tensors, out, names)
-    arguments = [exec, factor, encode(tensors), encode(out), encode_options(options, exec)]
-    call(scheduled(function, tensors, options), arguments, tensors, {out, dtypes}, names)
+    arguments = [factor, encode(tensors), encode(out), encode_options(options, exec)]
+    call(function, exec, arguments, tensors, {out, dtypes}, names)
   end
 
   @doc "Returns the report of `:unscale` into the tensors' own dtypes, without the results."
   @spec measure(binary | nil, [tensor], TensorOptions.t(), names) :: Report.t()
   def measure(factor, tensors, options \\ %TensorOptions{}, names \\ %{}) do
     exec = device(tensors, names)
-    arguments = [exec, factor, encode(tensors), encode_options(options, exec)]
-    function = scheduled(:measure, tensors, options)
-    {_none, report} = call(function, arguments, tensors, {[], []}, names)
+    arguments = [factor, encode(tensors), encode_options(options, exec)]
+    {_none, report} = call(:measure, exec, arguments, tensors, {[], []}, names)
     report
   end
 
   # ---- calls ----
 
-  defp call(function, [exec, factor | _] = arguments, tensors, {out, dtypes}, names) do
+  defp call(function, exec, [factor, encoded | _] = arguments, tensors, {out, dtypes}, names) do
     # A device returns only a status. The same call on the host with no tensors checks the factor and has a message.
     if exec, do: Error.check!(Native.measure(nil, factor, [], nil))
 
-    result = apply(Native, function, arguments)
+    exec = exec || scheduler(encoded, List.last(arguments))
+    result = apply(Native, function, [exec | arguments])
 
     case Error.check!(with_names(result, tensors, dtypes), names) do
       {:ok, report, per_tensor, histogram} ->
@@ -69,14 +75,27 @@ defmodule GradScaler.Binaries do
 
   defp with_names(result, _tensors, _dtypes), do: result
 
-  # Returns the function's variant for the scheduler that the work needs.
-  defp scheduled(function, tensors, %{loss: loss}) do
-    bytes = bytes(List.wrap(loss) ++ tensors, 0)
-    if bytes > @max_bytes, do: :"#{function}_dirty", else: function
-  end
+  # Returns `:dirty` if a call on host memory would hold up a normal scheduler; if not, tells that scheduler how much of
+  # its time the call may take.
+  defp scheduler(tensors, {want, _policy, _clamp, _per_tensor, histogram, loss}) do
+    limits = histogram == true or Bitwise.band(want, Constants.all(:want)[:underflow]) != 0
+    tensors_ns = length(tensors) * if(limits, do: @tensor_limits_ns, else: @tensor_ns)
 
-  defp bytes([{_dtype, binary} | rest], sum), do: bytes(rest, sum + byte_size(binary))
-  defp bytes(_none_or_of_a_device, sum), do: sum
+    elements_ns =
+      for {dtype, binary} <- [loss | tensors],
+          (size = Native.dtype_size(dtype)) in 1..16,
+          reduce: 0 do
+        ns -> ns + div(byte_size(binary), size) * if(size > 4, do: @wide_ns, else: @element_ns)
+      end
+
+    ns = tensors_ns + elements_ns
+    plain_c_ns = tensors_ns + elements_ns * @plain_c_factor
+
+    if ns > @normal_ns or
+         (plain_c_ns > @normal_ns and match?({:ok, %{cpu: "scalar"}}, Native.info_get())),
+       do: :dirty,
+       else: :erlang.bump_reductions(40 + div(ns, 225)) && nil
+  end
 
   defp results([], [%DeviceTensor{} | _] = out, _dtypes), do: out
   defp results(binaries, _out, dtypes), do: Enum.zip(dtypes, binaries)

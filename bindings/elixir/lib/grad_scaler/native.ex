@@ -10,14 +10,10 @@ defmodule GradScaler.Native do
   # ask for comes last in the results, nil if it was not asked for. A refusal is {:error, error} with the members of
   # gsc_error as a map; nothing here raises.
   #
-  # `exec` is nil, or a device. On a CUDA device tensors are {dtype, memory, offset, bytes}, outputs are written in
-  # place and structs are binaries all the same: each call waits for its results, on a dirty scheduler. A device is
-  # freed with the last term that names it or its memory. Memory, which is not cleared, is freed with the last term
-  # that names it, or by memory_destroy.
-  #
-  # A function over tensors moves itself to a dirty CPU scheduler if it would hold up a normal one. A function with
-  # `_dirty` in its name starts there, for large binaries: a binary that begins inside a byte is copied before the
-  # function can know its size.
+  # `exec` is nil, `:dirty` for a call on host memory that moves itself to a dirty CPU scheduler, or a device. On a CUDA
+  # device tensors are {dtype, memory, offset, bytes}, outputs are written in place and structs are binaries all the
+  # same: each call waits for its results, on a dirty IO scheduler. A device is freed with the last term that names it or
+  # its memory. Memory, which is not cleared, is freed with the last term that names it, or by memory_destroy.
 
   # Loaded by the first call, not by the compiler, which runs before the library is there.
   @compile {:autoload, false}
@@ -177,40 +173,21 @@ defmodule GradScaler.Native do
   @spec dtype_size(integer) :: integer | error
   def dtype_size(_dtype), do: :erlang.nif_error(:nif_not_loaded)
 
-  @spec measure(device | nil, binary | nil, [tensor], tuple | nil) ::
+  @spec measure(device | :dirty | nil, binary | nil, [tensor], tuple | nil) ::
           {:ok, binary, binary | nil, binary | nil} | error
   def measure(_exec, _factor, _tensors, _options), do: :erlang.nif_error(:nif_not_loaded)
 
-  @spec measure_dirty(device | nil, binary | nil, [tensor], tuple | nil) ::
-          {:ok, binary, binary | nil, binary | nil} | error
-  def measure_dirty(_exec, _factor, _tensors, _options), do: :erlang.nif_error(:nif_not_loaded)
-
-  @spec unscale(device | nil, binary | nil, [tensor], [dtype | tensor], tuple | nil) ::
+  @spec unscale(device | :dirty | nil, binary | nil, [tensor], [dtype | tensor], tuple | nil) ::
           {:ok, [binary], binary, binary | nil, binary | nil} | error
   def unscale(_exec, _factor, _tensors, _out, _options), do: :erlang.nif_error(:nif_not_loaded)
 
-  @spec unscale_dirty(device | nil, binary | nil, [tensor], [dtype | tensor], tuple | nil) ::
-          {:ok, [binary], binary, binary | nil, binary | nil} | error
-  def unscale_dirty(_exec, _factor, _tensors, _out, _options),
-    do: :erlang.nif_error(:nif_not_loaded)
-
-  @spec scale(device | nil, binary | nil, [tensor], [dtype | tensor], tuple | nil) ::
+  @spec scale(device | :dirty | nil, binary | nil, [tensor], [dtype | tensor], tuple | nil) ::
           {:ok, [binary], binary, binary | nil, binary | nil} | error
   def scale(_exec, _factor, _tensors, _out, _options), do: :erlang.nif_error(:nif_not_loaded)
 
-  @spec scale_dirty(device | nil, binary | nil, [tensor], [dtype | tensor], tuple | nil) ::
-          {:ok, [binary], binary, binary | nil, binary | nil} | error
-  def scale_dirty(_exec, _factor, _tensors, _out, _options),
-    do: :erlang.nif_error(:nif_not_loaded)
-
-  @spec unscale_accumulate(device | nil, binary | nil, [tensor], [tensor], tuple | nil) ::
+  @spec unscale_accumulate(device | :dirty | nil, binary | nil, [tensor], [tensor], tuple | nil) ::
           {:ok, [binary], binary, binary | nil, binary | nil} | error
   def unscale_accumulate(_exec, _factor, _tensors, _out, _options),
-    do: :erlang.nif_error(:nif_not_loaded)
-
-  @spec unscale_accumulate_dirty(device | nil, binary | nil, [tensor], [tensor], tuple | nil) ::
-          {:ok, [binary], binary, binary | nil, binary | nil} | error
-  def unscale_accumulate_dirty(_exec, _factor, _tensors, _out, _options),
     do: :erlang.nif_error(:nif_not_loaded)
 
   @spec cuda_start() :: :ok | error
