@@ -70,7 +70,7 @@ PARTS = {
     "dropins": (f"{PACKAGE}/cerebras.py {PACKAGE}/roundpipe.py", "", WHEEL, {"dropins": f"{PYTEST}/dropins"}),
     "rust": (
         "bindings/rust/gradscaler/src/*.rs",
-        "generated.rs",
+        "fields.rs generated.rs",
         f"{CARGO} --no-run",
         {"rust": f"{CARGO} --tests", "docs": f"{CARGO} --doc"},
     ),

@@ -253,29 +253,32 @@ def safe_constants(manifest, item, words):
     return [*lines, "    }", "}"]
 
 
-def safe_fields(manifest, struct, words):
-    lines = ["", "fields! {"]
+def safe_fields(manifest):
+    lines = ["// SPDX-License-Identifier: MIT", f"// {NOTE}"]
+    lines += ["//! The fields of a policy; `macros.rs` says what becomes of them.", ""]
+    lines += ["use crate::generated::*;", "use crate::policy::{Policy, PolicyBuilder};", "", "fields! {"]
+    words, struct = safe_words(manifest), manifest.structs["gsc_policy"]
     for field in struct.fields:
         of_policy = not field.name.startswith(("struct_size", "reserved"))
         if of_policy and field.kind == "scalar" and not (field.array or field.passing):
             type_ = title(field.takes) if field.takes else SCALARS[field.base]
             lines += [*doc_of(field, struct.since, "    ", words), f"    {field.name}: {type_};"]
-    return [*lines, "}"]
+    return "\n".join(lines) + "\n}\n"
 
 
 def safe_crate(manifest):
     lines = ["// SPDX-License-Identifier: MIT", f"// {NOTE}"]
-    lines.append("//! The constants as types, and the fields of a policy; `macros.rs` says what becomes of them.")
-    lines += ["", "use crate::policy::{Policy, PolicyBuilder};", "use crate::sys;"]
+    lines += ["//! The constants as types; `macros.rs` says what becomes of them.", "", "use crate::sys;"]
     words = safe_words(manifest)
     for item in manifest.constants.values():
         if item.kind != "number":
             lines += safe_constants(manifest, item, words)
-    return "\n".join(lines + safe_fields(manifest, manifest.structs["gsc_policy"], words)) + "\n"
+    return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":
     run({
         "bindings/rust/gradscaler-sys/src/lib.rs": sys_crate,
         "bindings/rust/gradscaler/src/generated.rs": safe_crate,
+        "bindings/rust/gradscaler/src/fields.rs": safe_fields,
     })  # fmt: skip

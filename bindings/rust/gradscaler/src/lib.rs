@@ -52,6 +52,7 @@ mod checkpoint;
 mod device;
 mod error;
 mod factor;
+mod fields;
 #[allow(dead_code)] // some groups of constants are for C alone
 mod generated;
 mod info;
@@ -64,8 +65,9 @@ mod report;
 mod scaler;
 mod tensor;
 mod threads;
+mod value;
 
-pub use checkpoint::{formats, Checkpoint, Format, Note, Value};
+pub use checkpoint::{formats, Checkpoint, Format, Note};
 pub use device::{Device, DeviceBuffer, Plain};
 pub use error::{Error, Result};
 pub use factor::Factor;
@@ -83,6 +85,7 @@ pub use report::Report;
 pub use scaler::{Counts, Scaler, State};
 pub use tensor::{Bf16, Cb16, Element, Tensor, TensorMut, F16, F8E4M3FN, F8E5M2};
 pub use threads::Threads;
+pub use value::Value;
 
 /// Compiles and runs the example of the README.
 #[cfg(doctest)]

@@ -54,15 +54,15 @@ macro_rules! constants {
             }
         }
 
-        impl crate::policy::Field for $name {
-            fn value(self) -> crate::Value {
-                crate::Value::Text(format!("{self:?}"))
+        impl crate::value::Field for $name {
+            fn value(self) -> crate::value::Value {
+                crate::value::Value::Text(format!("{self:?}"))
             }
 
-            fn from_value(value: &crate::Value) -> Option<Self> {
+            fn from_value(value: &crate::value::Value) -> Option<Self> {
                 match value {
-                    crate::Value::Text(text) => Self::of_names(text),
-                    number => crate::policy::Field::from_value(number).map(Self),
+                    crate::value::Value::Text(text) => Self::of_names(text),
+                    number => crate::value::Field::from_value(number).map(Self),
                 }
             }
 
@@ -193,10 +193,10 @@ macro_rules! fields {
             pub const FIELDS: &'static [&'static str] = &[$(stringify!($field)),*];
 
             /// Sets a field by name; `None`: no field has this name, or it cannot have this value.
-            pub(crate) fn set_by_name(&mut self, name: &str, value: &crate::Value) -> Option<()> {
+            pub(crate) fn set_by_name(&mut self, name: &str, value: &crate::value::Value) -> Option<()> {
                 match name {
                     $(stringify!($field) => {
-                        self.0.$field = crate::macros::Raw::c(<$kind as crate::policy::Field>::from_value(value)?)
+                        self.0.$field = crate::macros::Raw::c(<$kind as crate::value::Field>::from_value(value)?)
                     })*
                     _ => return None,
                 }
@@ -206,7 +206,7 @@ macro_rules! fields {
             /// Returns the names of a field's values; none if the values are numbers.
             pub(crate) fn names_of(field: &str) -> Vec<&'static str> {
                 match field {
-                    $(stringify!($field) => <$kind as crate::policy::Field>::names(),)*
+                    $(stringify!($field) => <$kind as crate::value::Field>::names(),)*
                     _ => Vec::new(),
                 }
             }
@@ -231,8 +231,8 @@ macro_rules! fields {
             /// assert_eq!(builder.build()?, policy);
             /// # Ok::<(), gradscaler::Error>(())
             /// ```
-            pub fn fields(&self) -> impl Iterator<Item = (&'static str, crate::Value)> {
-                let fields = [$((stringify!($field), crate::policy::Field::value(self.$field()))),*];
+            pub fn fields(&self) -> impl Iterator<Item = (&'static str, crate::value::Value)> {
+                let fields = [$((stringify!($field), crate::value::Field::value(self.$field()))),*];
                 fields.into_iter()
             }
 

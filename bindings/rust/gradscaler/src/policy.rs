@@ -161,58 +161,6 @@ fn refuse_candidate(field: &str) -> Result<()> {
     }
 }
 
-/// The type of a field: a number, or a rule that has a name.
-pub(crate) trait Field: Sized {
-    fn value(self) -> Value;
-
-    /// This number, or the number of this name, if a field of this type holds it.
-    fn from_value(value: &Value) -> Option<Self>;
-
-    /// The names of all rules; none for a number.
-    fn names() -> Vec<&'static str> {
-        Vec::new()
-    }
-}
-
-macro_rules! numbers {
-    ($($kind:ident: $conversion:expr;)*) => {
-        $(
-            impl Field for $kind {
-                fn value(self) -> Value {
-                    self.into()
-                }
-
-                fn from_value(value: &Value) -> Option<Self> {
-                    $conversion(value)
-                }
-            }
-        )*
-    };
-}
-
-numbers! {
-    f64: Value::number;
-    f32: |value: &Value| Some(value.number()? as f32);
-}
-
-macro_rules! whole_numbers {
-    ($($kind:ident)*) => {
-        numbers! {
-            $($kind: |value: &Value| {
-                if let Value::Integer(number) = value {
-                    return Self::try_from(*number).ok();
-                }
-                let number = value.number()?;
-                // The largest of 64 bits becomes, as f64, one that does not fit.
-                let fits = $kind::BITS < 64 || number < $kind::MAX as f64;
-                (fits && number as $kind as f64 == number).then_some(number as $kind)
-            };)*
-        }
-    };
-}
-
-whole_numbers! { i8 i16 i32 i64 u8 u16 u32 u64 }
-
 /// Returns the names of all presets, for [`Policy::preset`], each with a sentence on what it does and
 /// where its rules come from.
 ///
