@@ -12,7 +12,8 @@ defmodule GradScaler.Binaries do
 
   # The nanoseconds that a call may take on a normal scheduler (the limit is 1 ms), and what its parts cost at worst: a
   # subnormal element that is accumulated, with everything measured. Usual elements take a fiftieth of that, but a dirty
-  # scheduler costs only 10 us more. Only Elixir knows the size of a binary that starts inside a byte without a copy.
+  # scheduler costs only 10 us more. The rule is not in C, which has to copy a binary that starts inside a byte to know its
+  # size.
   @normal_ns 900_000
   @tensor_ns 500
   @tensor_limits_ns 20_000
@@ -75,8 +76,8 @@ defmodule GradScaler.Binaries do
 
   defp with_names(result, _tensors, _dtypes), do: result
 
-  # Returns `:dirty` if a call on host memory would hold up a normal scheduler; if not, tells that scheduler how much of
-  # its time the call may take.
+  # Returns `:dirty` if a call on host memory can hold up a normal scheduler. If not, tells that scheduler how much of its
+  # time the call can take, and returns nil.
   defp scheduler(tensors, {want, _policy, _clamp, _per_tensor, histogram, loss}) do
     limits = histogram == true or Bitwise.band(want, Constants.all(:want)[:underflow]) != 0
     tensors_ns = length(tensors) * if(limits, do: @tensor_limits_ns, else: @tensor_ns)
@@ -92,9 +93,13 @@ defmodule GradScaler.Binaries do
     plain_c_ns = tensors_ns + elements_ns * @plain_c_factor
 
     if ns > @normal_ns or
-         (plain_c_ns > @normal_ns and match?({:ok, %{cpu: "scalar"}}, Native.info_get())),
-       do: :dirty,
-       else: :erlang.bump_reductions(40 + div(ns, 225)) && nil
+         (plain_c_ns > @normal_ns and match?({:ok, %{cpu: "scalar"}}, Native.info_get())) do
+      :dirty
+    else
+      # Of the 4,000 reductions of a turn.
+      :erlang.bump_reductions(40 + div(ns, 225))
+      nil
+    end
   end
 
   defp results([], [%DeviceTensor{} | _] = out, _dtypes), do: out
