@@ -115,10 +115,10 @@ void gsc_quote(char *to, size_t size, const char *text)
     to[length + 1] = '\0';
 }
 
-struct gsc_quoted gsc_quoted(const char *text)
+struct gsc_text gsc_quoted(const char *text)
 {
-    struct gsc_quoted made;
-    gsc_quote(made.text, sizeof made.text, text);
+    struct gsc_text made;
+    gsc_quote(made.text, 168, text);
     return made;
 }
 
@@ -133,9 +133,9 @@ static void write_point(char *digits)
     memmove(digits + whole + 1, digits + whole + point, strlen(digits + whole + point) + 1);
 }
 
-struct gsc_digits gsc_digits(int precision, double value)
+struct gsc_text gsc_digits(int precision, double value)
 {
-    struct gsc_digits made;
+    struct gsc_text made;
     int at_most = precision ? precision : 17;
     for (precision = precision ? precision : 6; precision <= at_most;
          precision += precision == 6 ? 9 : 1) {
@@ -144,6 +144,49 @@ struct gsc_digits gsc_digits(int precision, double value)
             break;
     }
     write_point(made.text);
+    return made;
+}
+
+/* Returns the edit distance of two words: letters inserted, deleted or replaced. */
+static uint32_t edit_distance(const char *a, const char *b)
+{
+    enum { MAX_LENGTH = 24 };
+    uint32_t row[MAX_LENGTH + 1];
+    const size_t length = strlen(b);
+    if (length > MAX_LENGTH)
+        return MAX_LENGTH;
+    for (uint32_t j = 0; j <= length; j++)
+        row[j] = j;
+    for (uint32_t i = 0; a[i]; i++) {
+        uint32_t diagonal = row[0];
+        row[0] = i + 1;
+        for (uint32_t j = 1; j <= length; j++) {
+            const uint32_t exchanged = diagonal + (a[i] != b[j - 1]);
+            diagonal = row[j];
+            row[j] = 1 + (row[j] < row[j - 1] ? row[j] : row[j - 1]);
+            row[j] = row[j] < exchanged ? row[j] : exchanged;
+        }
+    }
+    return row[length];
+}
+
+/* The name that the unknown one contains or begins is meant, or else the most similar. */
+struct gsc_text gsc_did_you_mean(const char *before, const char *name, const char *const *names,
+                                 size_t stride, size_t n)
+{
+    struct gsc_text made = {""};
+    const size_t length = strnlen(name, 40);
+    const char *best = NULL;
+    uint32_t least = 3; /* with 3 edits or more, it is another word */
+    for (; n > 0 && least > 0; n--, names = (const void *)((const char *)names + stride)) {
+        const bool similar =
+            strstr(name, *names) || (length >= 3 && strncmp(*names, name, length) == 0);
+        const uint32_t edits = similar ? 0 : length < 40 ? edit_distance(name, *names) : least;
+        best = edits < least ? *names : best;
+        least = edits < least ? edits : least;
+    }
+    if (best)
+        (void)snprintf(made.text, sizeof made.text, "%sdid you mean \"%s\"?", before, best);
     return made;
 }
 
@@ -459,9 +502,9 @@ static const struct {
     const char *name;
 } value_names[] = {GSC_VALUE_NAMES};
 
-struct gsc_name gsc_name_of(const char *field, double value)
+struct gsc_text gsc_name_of(const char *field, double value)
 {
-    struct gsc_name made = {""};
+    struct gsc_text made = {""};
     size_t length = 0;
     for (size_t i = 0; i < sizeof value_names / sizeof *value_names; i++)
         if (strcmp(value_names[i].field, field) == 0 && value >= 0 && value <= UINT32_MAX &&

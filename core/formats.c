@@ -515,12 +515,6 @@ const char *gsc_format_summary(uint32_t index)
     return index < FORMATS ? formats[index].summary : NULL;
 }
 
-static const char *nth_format(const void *context, uint32_t index)
-{
-    (void)context;
-    return gsc_format_name(index);
-}
-
 static gsc_status find_format(const char *name, const struct format **format, gsc_error *err)
 {
     for (const struct format *f = formats; f < formats + FORMATS; f++)
@@ -528,10 +522,9 @@ static gsc_status find_format(const char *name, const struct format **format, gs
             *format = f;
             return GSC_OK;
         }
-    const char *meant = gsc_nearest(name, nth_format, NULL);
-    return gsc_fail(err, GSC_ERROR_FORMAT, 0, -1, "format", "is %s, which is none%s%s%s",
-                    GSC_QUOTED(name), meant ? ": did you mean \"" : "", meant ? meant : "",
-                    meant ? "\"?" : "");
+    return gsc_fail(err, GSC_ERROR_FORMAT, 0, -1, "format", "is %s, which is none%s",
+                    GSC_QUOTED(name),
+                    GSC_MEANT(": ", name, &formats->name, sizeof *formats, FORMATS));
 }
 
 static bool saves(const struct format *f)
@@ -790,7 +783,7 @@ static gsc_status check_entries(const gsc_entry *entries, uint64_t n, gsc_error 
 
 static gsc_status set(reading *r, enum field f, double x, int64_t entry, gsc_error *err)
 {
-    char must[64] = "a number";
+    char must[240] = "a number";
     if (fields[f].type != F64)
         (void)snprintf(must, sizeof must, "a whole number from 0 to %s",
                        most_of(f) == (double)MOST_U64 ? "2^64 - 2^11"
@@ -1001,9 +994,8 @@ static size_t settings_prefix_length(const reading *r, const char *key)
 
 enum { MOST_SETTINGS = 96 };
 
-/* Lists the settings keys that are not among the entries, then NULL: a misspelt key can mean one.
- */
-static void list_unused_settings(const reading *r, const char *unused[MOST_SETTINGS + 1])
+/* Lists the settings keys that are not among the entries: a misspelt key can mean one. */
+static size_t list_unused_settings(const reading *r, const char *unused[MOST_SETTINGS])
 {
     const row *const tables[] = {r->format->rows, common, ours};
     size_t n = 0;
@@ -1011,25 +1003,18 @@ static void list_unused_settings(const reading *r, const char *unused[MOST_SETTI
         for (const row *row = tables[t]; row->key; row++)
             if ((row->where & SET) && n < MOST_SETTINGS && find_entry(r, row->key, 0) < 0)
                 unused[n++] = row->key;
-    unused[n] = NULL;
-}
-
-static const char *nth_unused(const void *context, uint32_t index)
-{
-    const char *const *unused = context;
-    return unused[index];
+    return n;
 }
 
 /* Notes this scaler's keys without meaning. In a checkpoint, deeper keys are not the scaler's; in
  * settings, the caller perhaps forgot the prefix. */
 static void note_ignored(const reading *r, gsc_notes *notes)
 {
-    const char *unused[MOST_SETTINGS + 1] = {NULL};
-    if (r->where == SET)
-        list_unused_settings(r, unused);
+    const char *unused[MOST_SETTINGS] = {NULL};
+    const size_t n_unused = r->where == SET ? list_unused_settings(r, unused) : 0;
     for (uint64_t i = 0; i < r->n; i++) {
         const gsc_entry *e = &r->entries[i];
-        const char *rest = key_after_prefix(r, e), *meant = NULL;
+        const char *rest = key_after_prefix(r, e);
         if (!rest || row_of(r, rest))
             continue;
         if (strpbrk(rest, "./")) {
@@ -1042,12 +1027,9 @@ static void note_ignored(const reading *r, gsc_notes *notes)
                              GSC_QUOTED(prefix));
             continue;
         }
-        if (r->where == SET)
-            meant = gsc_nearest(rest, nth_unused, unused);
         gsc_note_add(notes, GSC_NOTE_IGNORED, (int64_t)i, "", e->value,
-                     "%s means nothing in the format %s: it is left out%s%s%s", GSC_QUOTED(e->key),
-                     r->format->name, meant ? "; did you mean \"" : "", meant ? meant : "",
-                     meant ? "\"?" : "");
+                     "%s means nothing in the format %s: it is left out%s", GSC_QUOTED(e->key),
+                     r->format->name, GSC_MEANT("; ", rest, unused, sizeof *unused, n_unused));
     }
 }
 
@@ -1535,16 +1517,11 @@ static gsc_status use_prefix(reading *r, const char *prefix, gsc_error *err)
     return GSC_OK;
 }
 
-/* The end of a sentence that lists prefixes: "; there is "optimizer.fp16"". */
-struct prefixes_text {
-    char text[200];
-};
-
-/* Lists the prefixes of all settings or scalers in the entries. */
-static struct prefixes_text list_prefixes(const reading *r)
+/* Lists the prefixes of all settings or scalers in the entries: "; there is "optimizer.fp16"". */
+static struct gsc_text list_prefixes(const reading *r)
 {
     struct search s = {.named = r->format};
-    struct prefixes_text made = {""};
+    struct gsc_text made = {""};
     size_t length = 0;
     for (uint64_t i = 0; i < r->n && r->where == SET; i++) {
         const gsc_entry *e = &r->entries[i];
@@ -1561,15 +1538,14 @@ static struct prefixes_text list_prefixes(const reading *r)
 }
 #define PREFIXES(r) (list_prefixes(r).text)
 
-/* Where the keys are: " below "optimizer.fp16"", or nothing at the top. */
-struct below {
-    char text[176];
-};
-static struct below below(const char *prefix)
+/* Returns where the keys are: " below "optimizer.fp16"", or nothing at the top. */
+static struct gsc_text below(const char *prefix)
 {
-    struct below made = {""};
-    if (*prefix)
-        (void)snprintf(made.text, sizeof made.text, " below %s", GSC_QUOTED(prefix));
+    struct gsc_text made = {""};
+    if (*prefix) {
+        memcpy(made.text, " below ", 7);
+        gsc_quote(made.text + 7, sizeof made.text - 7, prefix);
+    }
     return made;
 }
 #define BELOW(prefix) (below(prefix).text)

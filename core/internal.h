@@ -42,19 +42,23 @@ void gsc_scramble(char *sentence);
 
 /* Writes the caller's text in quotes, for a sentence. `size` is at least 8. */
 void gsc_quote(char *to, size_t size, const char *text);
-struct gsc_quoted {
-    char text[168]; /* room for every key of an entry */
+/* A part of a sentence, made where an argument of a call needs it. */
+struct gsc_text {
+    char text[200]; /* room for every key of an entry, in quotes, and some words */
 };
-struct gsc_quoted gsc_quoted(const char *text);
+struct gsc_text gsc_quoted(const char *text);
 #define GSC_QUOTED(name) (gsc_quoted(name).text)
 
 /* Writes a number with `precision` digits; 0: as few as distinguish it from every other number. */
-struct gsc_digits {
-    char text[32];
-};
-struct gsc_digits gsc_digits(int precision, double value);
+struct gsc_text gsc_digits(int precision, double value);
 #define GSC_EXACT(value) (gsc_digits(0, value).text)
 #define GSC_SHORT(value) (gsc_digits(6, value).text)
+
+/* Returns: before, `did you mean "torch"?`; or nothing if no name is like the unknown `name`. Each
+ * of the `n` names is `stride` bytes after the one before it, in an array of structs. */
+struct gsc_text gsc_did_you_mean(const char *before, const char *name, const char *const *names,
+                                 size_t stride, size_t n);
+#define GSC_MEANT(...) (gsc_did_you_mean(__VA_ARGS__).text)
 
 /*
  * Writes an error to *err, unless err is NULL, and returns `status`: a check is one return
@@ -120,11 +124,6 @@ gsc_status gsc_policy_check_full(const gsc_policy *full, int argument, gsc_error
 /* Returns true if a step can change the first scale: a backoff, a growth or an enforced floor. */
 bool gsc_moves(const gsc_policy *policy);
 
-/* Returns the name that a misspelt `name` contains or begins, else the most similar; or NULL. */
-const char *gsc_nearest(const char *name,
-                        const char *(*name_of)(const void *context, uint32_t index),
-                        const void *context);
-
 /* How an error about a state or saved bytes of a version before 0.10 goes on. */
 #define GSC_SAVED_BY_CANDIDATE                                                                     \
     "cannot be read by this version (" GSC_VERSION_STRING                                          \
@@ -152,10 +151,7 @@ void gsc_note_add(gsc_notes *notes, uint32_t kind, int64_t entry, const char *fi
                   const char *format, ...) GSC_PRINTF(6, 7);
 
 /* The value of a field: the names of its rule or flags, such as "CLAMP", or a number. */
-struct gsc_name {
-    char text[168];
-};
-struct gsc_name gsc_name_of(const char *field, double value);
+struct gsc_text gsc_name_of(const char *field, double value);
 #define GSC_NAME_OF(field, value) (gsc_name_of(field, value).text)
 /* Stands for note.value in the format of a sentence. */
 #define GSC_VALUE_MARK '\1'

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "internal.h"
-#include "step.h"
+#include "policy.h"
 
 #define RESET_BITS (GSC_RESET_ON_GROWTH | GSC_RESET_ON_GOOD_STEP | GSC_RESET_ON_BACKOFF)
 #define QUIRK_BITS                                                                                 \
@@ -216,55 +216,6 @@ const char *gsc_preset_summary(uint32_t index)
     return index < PRESET_COUNT ? presets[index].summary : NULL;
 }
 
-/* Returns the edit distance of two words: letters inserted, deleted or replaced. */
-static uint32_t edit_distance(const char *a, const char *b)
-{
-    enum { MAX_LENGTH = 24 };
-    uint32_t row[MAX_LENGTH + 1];
-    const size_t length = strlen(b);
-    if (length > MAX_LENGTH)
-        return MAX_LENGTH;
-    for (uint32_t j = 0; j <= length; j++)
-        row[j] = j;
-    for (uint32_t i = 0; a[i]; i++) {
-        uint32_t diagonal = row[0];
-        row[0] = i + 1;
-        for (uint32_t j = 1; j <= length; j++) {
-            const uint32_t exchanged = diagonal + (a[i] != b[j - 1]);
-            diagonal = row[j];
-            row[j] = 1 + (row[j] < row[j - 1] ? row[j] : row[j - 1]);
-            row[j] = row[j] < exchanged ? row[j] : exchanged;
-        }
-    }
-    return row[length];
-}
-
-const char *gsc_nearest(const char *name,
-                        const char *(*name_of)(const void *context, uint32_t index),
-                        const void *context)
-{
-    const size_t length = strnlen(name, 40);
-    const char *best = NULL;
-    uint32_t least = 3; /* with 3 edits or more, it is another word */
-    const char *candidate;
-    for (uint32_t i = 0; (candidate = name_of(context, i)); i++) {
-        if (strstr(name, candidate) || (length >= 3 && strncmp(candidate, name, length) == 0))
-            return candidate;
-        const uint32_t edits = length < 40 ? edit_distance(name, candidate) : least;
-        if (edits < least) {
-            least = edits;
-            best = candidate;
-        }
-    }
-    return best;
-}
-
-static const char *nth_preset(const void *context, uint32_t index)
-{
-    (void)context;
-    return gsc_preset_name(index);
-}
-
 gsc_status gsc_policy_preset(const char *name, gsc_policy *out, gsc_error *err)
 {
     gsc_begin(err);
@@ -273,10 +224,9 @@ gsc_status gsc_policy_preset(const char *name, gsc_policy *out, gsc_error *err)
     for (uint32_t i = 0; i < PRESET_COUNT; i++)
         if (strcmp(name, presets[i].name) == 0)
             return gsc_struct_write(&presets[i].policy, GSC_POLICY_SIZE, out, false, 1, "out", err);
-    const char *suggestion = gsc_nearest(name, nth_preset, NULL);
-    return gsc_fail(err, GSC_ERROR_PRESET, 0, -1, "name", "is %s, which is no preset%s%s%s",
-                    GSC_QUOTED(name), suggestion ? ": did you mean \"" : "",
-                    suggestion ? suggestion : "", suggestion ? "\"?" : "");
+    return gsc_fail(err, GSC_ERROR_PRESET, 0, -1, "name", "is %s, which is no preset%s",
+                    GSC_QUOTED(name),
+                    GSC_MEANT(": ", name, &presets->name, sizeof *presets, PRESET_COUNT));
 }
 
 bool gsc_moves(const gsc_policy *p)

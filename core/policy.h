@@ -214,6 +214,12 @@ GSC_FUNCTION int gsc_guards(const gsc_policy *p)
     return p->guard_norm != 0.0 || p->guard_ratio != 0.0 || p->guard_sigmas != 0.0;
 }
 
+/* Returns the measurements that a policy needs, as GSC_WANT_* bits. */
+GSC_FUNCTION uint32_t gsc_policy_wants(const gsc_policy *policy)
+{
+    return policy->overflow_test == GSC_TEST_NORM || gsc_guards(policy) ? GSC_WANT_NORM : 0u;
+}
+
 /* Returns what the guard judges: the norm of a report, or its number. */
 GSC_FUNCTION double gsc_guarded_value(const gsc_report *report)
 {

@@ -151,12 +151,6 @@ GSC_FUNCTION double gsc_sum_total(const gsc_sum *sum)
 
 #define GSC_WANT_ALL (GSC_WANT_NORM | GSC_WANT_AMAX | GSC_WANT_UNDERFLOW)
 
-/* Returns the measurements that a policy needs, as GSC_WANT_* bits. */
-GSC_FUNCTION uint32_t gsc_policy_wants(const gsc_policy *policy)
-{
-    return policy->overflow_test == GSC_TEST_NORM || gsc_guards(policy) ? GSC_WANT_NORM : 0u;
-}
-
 GSC_FUNCTION int gsc_has_bad(const gsc_report *report)
 {
     return (report->nan_count | report->inf_count) != 0;

@@ -2,7 +2,7 @@
 /*
  * Generated from kernels.cu by ptx.py. Do not edit.
  * compiler: Debian clang version 14.0.6
- * sources: bc0039a40eaf6bfbb0a55849991f8d0255552f8959c62e8c02fc7c4dee1d113e
+ * sources: e6b625487b8e1b6afbda42b8afeb07d90ba8ea028d0140616083b45087980b06
  */
 #include "launch.h"
 
