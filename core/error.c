@@ -172,13 +172,13 @@ static uint32_t edit_distance(const char *a, const char *b)
 
 /* The name that the unknown one contains or begins is meant, or else the most similar. */
 struct gsc_text gsc_did_you_mean(const char *before, const char *name, const char *const *names,
-                                 size_t stride, size_t n)
+                                 size_t stride)
 {
     struct gsc_text made = {""};
     const size_t length = strnlen(name, 40);
     const char *best = NULL;
     uint32_t least = 3; /* with 3 edits or more, it is another word */
-    for (; n > 0 && least > 0; n--, names = (const void *)((const char *)names + stride)) {
+    for (; *names && least > 0; names = (const void *)((const char *)names + stride)) {
         const bool similar =
             strstr(name, *names) || (length >= 3 && strncmp(*names, name, length) == 0);
         const uint32_t edits = similar ? 0 : length < 40 ? edit_distance(name, *names) : least;

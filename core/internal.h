@@ -55,9 +55,9 @@ struct gsc_text gsc_digits(int precision, double value);
 #define GSC_SHORT(value) (gsc_digits(6, value).text)
 
 /* Returns: before, `did you mean "torch"?`; or nothing if no name is like the unknown `name`. Each
- * of the `n` names is `stride` bytes after the one before it, in an array of structs. */
+ * name is `stride` bytes after the one before it, in an array of structs; NULL ends them. */
 struct gsc_text gsc_did_you_mean(const char *before, const char *name, const char *const *names,
-                                 size_t stride, size_t n);
+                                 size_t stride);
 #define GSC_MEANT(...) (gsc_did_you_mean(__VA_ARGS__).text)
 
 /*

@@ -202,9 +202,10 @@ static const struct preset {
      "a "
      "norm above mean + 6 sigmas is skipped, but enters both.",
      {.guard_sigmas = 6, .guard_decay = 127.0 / 129, .guard_warmup = 63}},
+    {0},
 };
 
-#define PRESET_COUNT (sizeof presets / sizeof *presets)
+#define PRESET_COUNT (sizeof presets / sizeof *presets - 1)
 
 const char *gsc_preset_name(uint32_t index)
 {
@@ -221,12 +222,11 @@ gsc_status gsc_policy_preset(const char *name, gsc_policy *out, gsc_error *err)
     gsc_begin(err);
     GSC_REQUIRE(name, 0);
     GSC_REQUIRE(out, 1);
-    for (uint32_t i = 0; i < PRESET_COUNT; i++)
-        if (strcmp(name, presets[i].name) == 0)
-            return gsc_struct_write(&presets[i].policy, GSC_POLICY_SIZE, out, false, 1, "out", err);
+    for (const struct preset *p = presets; p->name; p++)
+        if (strcmp(name, p->name) == 0)
+            return gsc_struct_write(&p->policy, GSC_POLICY_SIZE, out, false, 1, "out", err);
     return gsc_fail(err, GSC_ERROR_PRESET, 0, -1, "name", "is %s, which is no preset%s",
-                    GSC_QUOTED(name),
-                    GSC_MEANT(": ", name, &presets->name, sizeof *presets, PRESET_COUNT));
+                    GSC_QUOTED(name), GSC_MEANT(": ", name, &presets->name, sizeof *presets));
 }
 
 bool gsc_moves(const gsc_policy *p)

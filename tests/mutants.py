@@ -38,7 +38,7 @@ MIX = f"cd bindings/elixir && MIX_ENV=test MIX_BUILD_PATH=$OLDPWD/build/elixir {
 # For each part: its files, the files that are left out, how to build, and the tests, which run until one fails.
 PARTS = {
     "core": (
-        "core/*.[ch] core/cpu/*.[ch]",
+        "core/*.[ch] core/cpu/*.[ch] core/formats/*.[ch]",
         "neon.c layout.h",
         "cmake --build build/release --target core_tests replay abi_ffi -- --quiet",
         {
