@@ -386,7 +386,7 @@ gsc_status gsc_check_prefix(const reading *r, gsc_error *err)
                            GSC_QUOTED(r->prefix), PREFIXES(r));
 }
 
-static gsc_status fail_no_scale(const reading *r, gsc_error *err)
+gsc_status gsc_fail_no_scale(const reading *r, gsc_error *err)
 {
     return gsc_fail(err, GSC_ERROR_FORMAT, ENTRIES, -1, "entries",
                     "have no \"%s\"%s, the scale of the format %s%s", r->format->rows->key,
@@ -437,8 +437,6 @@ gsc_status gsc_find_scaler(reading *r, const struct format *named, const char *p
                         GSC_QUOTED(s->best.prefix));
     if (!named || s->alone.format)
         return fail_unknown(r, s, prefix, err);
-    if (!(named->traits & MAY_LACK) && gsc_find_entry(r, named->rows->key, 0) < 0)
-        return fail_no_scale(r, err);
-    *found = (struct found){{named}, 1};
+    *found = (struct found){{named}, 1}; /* reading it fails with the missing key */
     return GSC_OK;
 }

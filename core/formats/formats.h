@@ -218,6 +218,7 @@ struct found {
 /* Finds the scaler if no prefix is given, and its formats if none is named. */
 gsc_status gsc_find_scaler(reading *r, const struct format *named, const char *prefix,
                            struct found *found, gsc_error *err);
+gsc_status gsc_fail_no_scale(const reading *r, gsc_error *err);
 
 /* ---- read.c ---- */
 

@@ -490,6 +490,8 @@ static gsc_status read_state(reading *r, gsc_notes *notes, gsc_error *err)
     gsc_state *s = &r->s.state, made;
     gsc_error why;
     if (r->from[scale] < 0) {
+        if (!(r->format->traits & MAY_LACK))
+            return gsc_fail_no_scale(r, err);
         (void)gsc_state_made(p, NULL, &made);
         s->factor = made.factor;
         gsc_note_add(notes, GSC_NOTE_MISSING, -1, "scale", s->factor.scale,
