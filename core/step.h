@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Operations on factors, reports and states; every backend shares this source. If the status is
- * not GSC_OK, nothing is written. core/cpu/steps.c makes the error message; a device and
+ * not GSC_OK, nothing is written. core/cpu/backend.c makes the error message; a device and
  * GSC_EXEC_WRITE_FAILURES call gsc_step_failed.
  */
 #ifndef GSC_STEP_H

@@ -3,7 +3,7 @@
 """Writes the library as one C file and its headers: amalgamate.py FOLDER, from the tree that this file is in.
 
 The headers of the core come first, in the order in which they need each other; then its C files. Names that are static
-may occur in several of these: each file gets its own, by the file's name in front. Macros end with their file.
+may occur in several of these: each file gets its own, with its folder and name in front. Macros end with their file.
 """
 
 import re
@@ -145,7 +145,7 @@ def main():
         parts.append(f"\n/* ==== {path.relative_to(ROOT)} ==== */\n{text}")
     for path, text in files.items():
         twice = {name for name in defined(text) if counts[name] > 1 and not name.startswith("gsc_")}
-        text = rename(text, twice, path.stem)
+        text = rename(text, twice, f"{path.parent.name}_{path.stem}")
         macros = "".join(f"#undef {name}\n" for name in dict.fromkeys(re.findall(r"^\s*#\s*define (\w+)", text, re.M)))
         cuda = path.parent.name == "cuda"
         part = f"\n/* ==== {path.relative_to(ROOT)} ==== */\n{text}{macros}"

@@ -14,8 +14,7 @@ typedef struct gsc_cpu {
 
 gsc_status gsc_cpu_open(const gsc_cpu_options *options, gsc_cpu **out, gsc_error *err);
 
-/* Operations of the table. */
+/* The operation `tensors` of backend.h. */
 gsc_status gsc_cpu_tensors(const gsc_exec *exec, const gsc_job *job, gsc_error *err);
-gsc_status gsc_cpu_step(const gsc_exec *exec, const gsc_step *step, gsc_error *err);
 
 #endif

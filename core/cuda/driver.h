@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The CUDA driver library, which is loaded at run time. Only these functions use the driver API.
- * Kernels and their parameters are in launch.h. Functions with the signature of an operation of
- * backend.h are that operation.
+ * The CUDA driver library, which is loaded at run time. Only driver.c uses the driver API. Kernels
+ * and their parameters are in launch.h. Functions with the signature of an operation of backend.h
+ * are that operation.
  */
 #ifndef GSC_CUDA_DRIVER_H
 #define GSC_CUDA_DRIVER_H
@@ -44,6 +44,12 @@ uint32_t gsc_cuda_blocks(const gsc_exec *exec);
 gsc_status gsc_cuda_launch(const gsc_exec *exec, int kernel, uint32_t blocks, uint32_t threads,
                            const void *parameter, gsc_error *err);
 
+/* Checks the alignment of a struct: a misaligned access ends all use of CUDA in the process. */
+gsc_status gsc_cuda_align_check(const void *pointer, int argument, const char *name,
+                                gsc_error *err);
+gsc_status gsc_cuda_tensors(const gsc_exec *exec, const gsc_job *job, gsc_error *err);
+gsc_status gsc_cuda_workspace_size(const gsc_exec *exec, const gsc_job *job, uint64_t *size,
+                                   gsc_error *err);
 gsc_status gsc_cuda_memory_create(void *data, uint32_t kind, uint64_t size, void **out,
                                   gsc_error *err);
 void gsc_cuda_memory_destroy(void *data, void *memory);

@@ -89,8 +89,8 @@ def check_makefile(top, clone, compiler):
     for folder in ("include", "core"):
         shutil.copytree(ROOT / folder, clone / folder)
     nif, objects = app / "priv/gradscaler_nif.so", app / "obj"
-    sources = [*(clone / "core").rglob("*.c"), elixir / "c_src/gradscaler_nif.c"]
-    made = {objects, nif, *(objects / f"{source.stem}.o" for source in sources)}
+    sources = ["c_src/gradscaler_nif.c", *(str(path.relative_to(clone)) for path in (clone / "core").rglob("*.c"))]
+    made = {objects, nif, *(objects / source.replace("/", "-").replace(".c", ".o") for source in sources)}
     settings = os.environ | {"MIX_APP_PATH": str(app), "ERTS_INCLUDE_DIR": str(erts), "CC": shlex.quote(str(compiler))}
     settings |= {"GRADSCALER_SOURCE": str(clone), "GRADSCALER_LIB_DIR": ""}
 
@@ -102,7 +102,7 @@ def check_makefile(top, clone, compiler):
     make("all", made)
     make("all")
     (clone / "core/error.c").touch()
-    make("all", {objects / "error.o", nif})
+    make("all", {objects / "core-error.o", nif})
     make("clean", deleted=made)
 
     library = clone / "lib/libgradscaler.a"

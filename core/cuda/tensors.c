@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * The table of operations of a CUDA device, and the launches of each call. A call only launches
- * kernels; the host does not wait between launches.
+/* Runs a list on a CUDA device. A call only launches kernels; the host does not wait between them.
  */
 #include <stdatomic.h>
 #include <stddef.h>
@@ -10,15 +8,6 @@
 
 #include "driver.h"
 #include "launch.h"
-
-/* Checks the alignment of a struct: a misaligned access ends all use of CUDA in the process. */
-static gsc_status align_check(const void *pointer, int argument, const char *name, gsc_error *err)
-{
-    if ((uintptr_t)pointer % 8 != 0)
-        return gsc_fail(err, GSC_ERROR_VALUE, argument, -1, name,
-                        "is %p: on a device it must be a multiple of 8", pointer);
-    return GSC_OK;
-}
 
 static gsc_cuda_policy policy_of(const gsc_policy *policy)
 {
@@ -30,8 +19,6 @@ static gsc_cuda_policy policy_of(const gsc_policy *policy)
         memcpy(&p, policy, sizeof p);
     return p;
 }
-
-/* ---- tensors ---- */
 
 static uint64_t size_for(const gsc_job *job)
 {
@@ -48,8 +35,8 @@ static gsc_status list_check(const gsc_job *job, gsc_error *err)
     return GSC_OK;
 }
 
-static gsc_status workspace_size(const gsc_exec *exec, const gsc_job *job, uint64_t *size,
-                                 gsc_error *err)
+gsc_status gsc_cuda_workspace_size(const gsc_exec *exec, const gsc_job *job, uint64_t *size,
+                                   gsc_error *err)
 {
     (void)exec;
     GSC_TRY(list_check(job, err));
@@ -59,7 +46,7 @@ static gsc_status workspace_size(const gsc_exec *exec, const gsc_job *job, uint6
 
 static gsc_status workspace_check(const gsc_exec *exec, uint64_t size, gsc_error *err)
 {
-    GSC_TRY(align_check(exec->workspace, 0, "exec.workspace", err));
+    GSC_TRY(gsc_cuda_align_check(exec->workspace, 0, "exec.workspace", err));
     const uint64_t has = exec->workspace ? exec->workspace_size : 0;
     if (has < size)
         return gsc_fail(err, GSC_ERROR_CAPACITY, 0, -1, "exec.workspace",
@@ -133,12 +120,13 @@ static uint64_t new_ended(void)
     return atomic_fetch_add(&last, UINT64_C(0x9e3779b97f4a7c15));
 }
 
-static gsc_status tensors(const gsc_exec *exec, const gsc_job *job, gsc_error *err)
+gsc_status gsc_cuda_tensors(const gsc_exec *exec, const gsc_job *job, gsc_error *err)
 {
-    GSC_TRY(align_check(job->factor, 1, "factor", err));
-    GSC_TRY(align_check(job->report, job->report_argument, "report", err));
-    GSC_TRY(align_check(job->per_tensor, job->options_argument, "options.per_tensor", err));
-    GSC_TRY(align_check(job->histogram, job->options_argument, "options.histogram", err));
+    GSC_TRY(gsc_cuda_align_check(job->factor, 1, "factor", err));
+    GSC_TRY(gsc_cuda_align_check(job->report, job->report_argument, "report", err));
+    GSC_TRY(
+        gsc_cuda_align_check(job->per_tensor, job->options_argument, "options.per_tensor", err));
+    GSC_TRY(gsc_cuda_align_check(job->histogram, job->options_argument, "options.histogram", err));
     GSC_TRY(list_check(job, err));
     GSC_TRY(workspace_check(exec, size_for(job), err));
     gsc_cuda_workspace *workspace = exec->workspace;
@@ -197,43 +185,3 @@ static gsc_status tensors(const gsc_exec *exec, const gsc_job *job, gsc_error *e
     p.call.bins = NULL;
     return gsc_cuda_launch(exec, GSC_CUDA_chunks, blocks, GSC_CUDA_THREADS, &p, err);
 }
-
-/* ---- factors, reports and states ---- */
-
-static gsc_status step(const gsc_exec *exec, const gsc_step *step, gsc_error *err)
-{
-    /* Positions of arguments in the public functions. The factor is always argument 1. */
-    static const struct {
-        int state, reports, out;
-        const char *state_name, *reports_name;
-    } arguments[] = {[GSC_STEP_MULTIPLY] = {0, 0, 3, "", ""},
-                     [GSC_STEP_CLIP] = {0, 2, 4, "", "report"},
-                     [GSC_STEP_MERGE] = {0, 1, 5, "", "reports"},
-                     [GSC_STEP_SET_RANK] = {3, 1, 5, "state", "report"},
-                     [GSC_STEP_STATE_INIT] = {2, 0, 3, "from", ""},
-                     [GSC_STEP_UPDATE] = {2, 3, 4, "state", "report"},
-                     [GSC_STEP_COMBINE] = {1, 0, 3, "state", ""},
-                     [GSC_STEP_GUARD] = {2, 0, 3, "state", ""}};
-    const int reports = arguments[step->kind].reports, state = arguments[step->kind].state;
-    const bool starts = step->kind == GSC_STEP_STATE_INIT && !step->state; /* without `from` */
-    GSC_TRY(align_check(step->factor, 1, "factor", err));
-    GSC_TRY(align_check(step->state, state, arguments[step->kind].state_name, err));
-    GSC_TRY(align_check(step->other, 2, "other", err));
-    GSC_TRY(align_check(step->reports, reports, arguments[step->kind].reports_name, err));
-    GSC_TRY(align_check(step->out, arguments[step->kind].out - starts, "out", err));
-    gsc_cuda_step_parameter p;
-    _Static_assert(offsetof(gsc_cuda_step_parameter, policy) == offsetof(gsc_step, policy),
-                   "a step is passed as it is, without the policy's end");
-    memcpy(&p, step, sizeof p);
-    return gsc_cuda_launch(exec, GSC_CUDA_step, 1, 1, &p, err);
-}
-
-const gsc_backend gsc_cuda_backend = {.check = gsc_cuda_check,
-                                      .tensors = tensors,
-                                      .workspace_size = workspace_size,
-                                      .step = step,
-                                      .memory_create = gsc_cuda_memory_create,
-                                      .memory_destroy = gsc_cuda_memory_destroy,
-                                      .memory_copy = gsc_cuda_memory_copy,
-                                      .wait = gsc_cuda_wait,
-                                      .destroy = gsc_cuda_close};

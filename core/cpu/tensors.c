@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Runs a list as one row of chunks. Batches of chunks are divided into shares, which threads run.
- * The results of the shares are added to the reports in a fixed order: the bits do not depend on
- * which thread ran a chunk.
+ * Runs a call on tensors: its list is one row of chunks. Batches of chunks are divided into shares,
+ * which threads run. The results of the shares are added to the reports in a fixed order: the bits
+ * do not depend on which thread ran a chunk.
  */
 #include <fenv.h>
 #include <stdatomic.h>
@@ -23,12 +23,12 @@ static uint64_t least(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
-/* A position in the list: chunk `chunk` of tensor `tensor`. */
-typedef struct cursor {
+/* Chunk `chunk` of tensor `tensor`. */
+typedef struct position {
     uint64_t tensor, chunk;
-} cursor;
+} position;
 
-static cursor skip_chunks(const gsc_pass *pass, cursor at, uint64_t count)
+static position skip_chunks(const gsc_pass *pass, position at, uint64_t count)
 {
     at.chunk += count;
     while (at.chunk > 0) {
@@ -109,7 +109,7 @@ static bool is_direct_of(const gsc_worker *w, const gsc_tensor *in)
 }
 
 /* Runs a chunk. Returns its sum of squares, if wanted. */
-static double run_chunk(gsc_worker *w, cursor at)
+static double run_chunk(gsc_worker *w, position at)
 {
     const gsc_plan *plan = w->plan;
     const gsc_tensor *in = &w->pass->in[at.tensor];
@@ -183,8 +183,8 @@ static uint64_t run_small(runner *r, uint64_t tensor, uint64_t count, double *su
 
 /* Runs `count` chunks from `at` on. Adds their results to `all`, and writes their sums to
  * sums[0..]. Returns the position after them. */
-static cursor run_chunks(const gsc_pass *pass, cursor at, uint64_t count, double *sums,
-                         share *share, gsc_report *all)
+static position run_chunks(const gsc_pass *pass, position at, uint64_t count, double *sums,
+                           share *share, gsc_report *all)
 {
     runner r;
     gsc_worker *w = &r.worker;
@@ -205,7 +205,7 @@ static cursor run_chunks(const gsc_pass *pass, cursor at, uint64_t count, double
     for (uint64_t done = 0; done < count;) {
         const uint64_t chunks = gsc_chunks_of(&pass->in[at.tensor]);
         if (at.chunk == chunks) {
-            at = (cursor){at.tensor + 1, 0};
+            at = (position){at.tensor + 1, 0};
             continue;
         }
         choose_plan(&r, at.tensor);
@@ -236,7 +236,7 @@ static cursor run_chunks(const gsc_pass *pass, cursor at, uint64_t count, double
 
 typedef struct batch {
     const gsc_pass *pass;
-    cursor start, end;
+    position start, end;
     uint64_t count, tasks;
     gsc_report *all;
     fenv_t environment; /* the caller's: the bits must not depend on which thread runs a task */
@@ -247,14 +247,14 @@ typedef struct batch {
 static void run_share(batch *b, uint64_t task)
 {
     const uint64_t first = b->count * task / b->tasks, end = b->count * (task + 1) / b->tasks;
-    const cursor at = skip_chunks(b->pass, b->start, first);
+    const position at = skip_chunks(b->pass, b->start, first);
     share *share = &b->shares[task];
     gsc_report *all = b->all;
     if (b->tasks > 1) {
         all = &share->all;
         gsc_clear(all, sizeof *all);
     }
-    const cursor after = run_chunks(b->pass, at, end - first, b->sums + first, share, all);
+    const position after = run_chunks(b->pass, at, end - first, b->sums + first, share, all);
     if (task + 1 == b->tasks)
         b->end = after;
 }
@@ -277,8 +277,8 @@ typedef struct sums {
 /* Adds the sums of a batch in order: chunks of a tensor, then tensors. */
 static void fold_sums(const batch *b, sums *sums)
 {
-    cursor at = b->start;
-    for (uint64_t i = 0; i < b->count; at = (cursor){at.tensor + 1, 0}) {
+    position at = b->start;
+    for (uint64_t i = 0; i < b->count; at = (position){at.tensor + 1, 0}) {
         const uint64_t chunks = gsc_chunks_of(&b->pass->in[at.tensor]);
         if (chunks == 1) {
             gsc_sum_add(&sums->list, b->sums[i++]);
@@ -343,7 +343,7 @@ static bool run_pass(const gsc_pass *pass, const gsc_cpu *cpu, uint64_t bytes, b
     }
     b.pass = pass;
     b.all = all;
-    b.start = (cursor){0, 0};
+    b.start = (position){0, 0};
     for (uint64_t done = 0; done < pass->chunks; done += b.count) {
         b.count = least(pass->chunks - done, BATCH);
         b.tasks = least(b.count, tasks);
