@@ -65,11 +65,16 @@ struct gsc_context {
 /* gsc_thread_backend has no calls on tensors: a program without them links no kernels. */
 extern const gsc_backend gsc_thread_backend, gsc_cpu_backend, gsc_cuda_backend;
 
-/*
- * Reads and checks `exec`, which is argument 0 of a call, and writes its backend: without a
- * context, `otherwise`.
- */
-gsc_status gsc_exec_read(const gsc_exec *exec, const gsc_backend *otherwise, gsc_exec *full,
-                         const gsc_backend **backend, gsc_error *err);
+/* Where a call runs: the caller's exec, complete, and its backend. */
+typedef struct gsc_target {
+    gsc_exec exec;
+    const gsc_backend *backend;
+} gsc_target;
+
+/* Reads and checks `exec`, which is argument 0. Without a context the backend is `otherwise`. */
+gsc_status gsc_exec_read(const gsc_exec *exec, const gsc_backend *otherwise, gsc_target *on,
+                         gsc_error *err);
+/* As gsc_begin, of a function that has an exec and no tensors. */
+gsc_status gsc_begin_on(const gsc_exec *exec, gsc_target *on, gsc_error *err);
 
 #endif

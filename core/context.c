@@ -84,29 +84,32 @@ void gsc_context_destroy(gsc_context *context)
 
 /* ---- gsc_exec ---- */
 
-gsc_status gsc_exec_read(const gsc_exec *exec, const gsc_backend *otherwise, gsc_exec *full,
-                         const gsc_backend **backend, gsc_error *err)
+gsc_status gsc_exec_read(const gsc_exec *exec, const gsc_backend *otherwise, gsc_target *on,
+                         gsc_error *err)
 {
-    memset(full, 0, sizeof *full);
-    *backend = otherwise;
+    *on = (gsc_target){.backend = otherwise};
     if (!exec)
         return GSC_OK;
-    GSC_TRY(gsc_struct_read(exec, full, GSC_EXEC_SIZE, 0, "exec", err));
-    if (full->flags & ~GSC_EXEC_WRITE_FAILURES)
-        return gsc_fail_bits(err, GSC_ERROR_VALUE, 0, "exec.flags", full->flags,
+    GSC_TRY(gsc_struct_read(exec, &on->exec, GSC_EXEC_SIZE, 0, "exec", err));
+    if (on->exec.flags & ~GSC_EXEC_WRITE_FAILURES)
+        return gsc_fail_bits(err, GSC_ERROR_VALUE, 0, "exec.flags", on->exec.flags,
                              GSC_EXEC_WRITE_FAILURES);
-    if (full->context)
-        *backend = full->context->backend;
-    return (*backend)->check(full, err);
+    if (on->exec.context)
+        on->backend = on->exec.context->backend;
+    return on->backend->check(&on->exec, err);
+}
+
+gsc_status gsc_begin_on(const gsc_exec *exec, gsc_target *on, gsc_error *err)
+{
+    gsc_begin(err);
+    return gsc_exec_read(exec, &gsc_thread_backend, on, err);
 }
 
 gsc_status gsc_exec_wait(const gsc_exec *exec, gsc_error *err)
 {
-    gsc_begin(err);
-    gsc_exec full_exec;
-    const gsc_backend *backend;
-    GSC_TRY(gsc_exec_read(exec, &gsc_thread_backend, &full_exec, &backend, err));
-    return backend->wait(&full_exec, err);
+    gsc_target on;
+    GSC_TRY(gsc_begin_on(exec, &on, err));
+    return on.backend->wait(&on.exec, err);
 }
 
 /* ---- memory ---- */
@@ -143,15 +146,13 @@ void gsc_memory_destroy(gsc_context *context, void *memory)
 gsc_status gsc_memory_copy(const gsc_exec *exec, void *to, const void *from, uint64_t size,
                            gsc_error *err)
 {
-    gsc_begin(err);
-    gsc_exec full_exec;
-    const gsc_backend *backend;
-    GSC_TRY(gsc_exec_read(exec, &gsc_thread_backend, &full_exec, &backend, err));
+    gsc_target on;
+    GSC_TRY(gsc_begin_on(exec, &on, err));
     if (size == 0)
         return GSC_OK;
     GSC_REQUIRE(to, 1);
     GSC_REQUIRE(from, 2);
-    return backend->memory_copy(&full_exec, to, from, size, err);
+    return on.backend->memory_copy(&on.exec, to, from, size, err);
 }
 
 /* ---- version and features ---- */

@@ -38,26 +38,22 @@ gsc_status gsc_factor_check(const gsc_factor *factor, int argument, gsc_error *e
 gsc_status gsc_factor_multiply(const gsc_exec *exec, const gsc_factor *factor, double by,
                                gsc_factor *out, gsc_error *err)
 {
-    gsc_begin(err);
-    gsc_exec full_exec;
-    const gsc_backend *backend;
-    GSC_TRY(gsc_exec_read(exec, &gsc_thread_backend, &full_exec, &backend, err));
+    gsc_target on;
+    GSC_TRY(gsc_begin_on(exec, &on, err));
     GSC_REQUIRE(factor, 1);
     GSC_REQUIRE(out, 3);
     if (!gsc_positive(by))
         return gsc_fail_number(err, GSC_ERROR_VALUE, 2, -1, "by", by, 0, NAN, "finite and above 0");
     const gsc_step step = {.kind = GSC_STEP_MULTIPLY, .factor = factor, .number = by, .out = out};
-    return backend->step(&full_exec, &step, err);
+    return on.backend->step(&on.exec, &step, err);
 }
 
 gsc_status gsc_factor_clip_grad_norm(const gsc_exec *exec, const gsc_factor *factor,
                                      const gsc_report *report, double max_norm, gsc_factor *out,
                                      gsc_error *err)
 {
-    gsc_begin(err);
-    gsc_exec full_exec;
-    const gsc_backend *backend;
-    GSC_TRY(gsc_exec_read(exec, &gsc_thread_backend, &full_exec, &backend, err));
+    gsc_target on;
+    GSC_TRY(gsc_begin_on(exec, &on, err));
     GSC_REQUIRE(report, 2);
     GSC_REQUIRE(out, 4);
     if (!gsc_positive(max_norm))
@@ -65,18 +61,16 @@ gsc_status gsc_factor_clip_grad_norm(const gsc_exec *exec, const gsc_factor *fac
                                "finite and above 0");
     const gsc_step step = {
         .kind = GSC_STEP_CLIP, .factor = factor, .reports = report, .number = max_norm, .out = out};
-    return backend->step(&full_exec, &step, err);
+    return on.backend->step(&on.exec, &step, err);
 }
 
 gsc_status gsc_factor_clip_outlier(const gsc_exec *exec, const gsc_factor *factor,
                                    const gsc_state *state, gsc_factor *out, gsc_error *err)
 {
-    gsc_begin(err);
-    gsc_exec full_exec;
-    const gsc_backend *backend;
+    gsc_target on;
     const gsc_step step = {.kind = GSC_STEP_GUARD, .factor = factor, .state = state, .out = out};
-    GSC_TRY(gsc_exec_read(exec, &gsc_thread_backend, &full_exec, &backend, err));
+    GSC_TRY(gsc_begin_on(exec, &on, err));
     GSC_REQUIRE(state, 2);
     GSC_REQUIRE(out, 3);
-    return backend->step(&full_exec, &step, err);
+    return on.backend->step(&on.exec, &step, err);
 }

@@ -74,11 +74,12 @@ gsc_status gsc_state_metrics(const gsc_policy *policy, const gsc_state *state,
         set_integer(metrics, GSC_METRIC_NAN_COUNT, GSC_ENTRY_INTEGER, report->nan_count);
         set_integer(metrics, GSC_METRIC_INF_COUNT, GSC_ENTRY_INTEGER, report->inf_count);
     }
-    const int64_t counts[] = {state->total_overflows, state->total_guard_skips,
-                              state->total_growths, state->total_backoffs,
-                              state->steps_since_change};
-    for (uint32_t i = 0; i < sizeof counts / sizeof *counts; i++)
-        set_integer(metrics, GSC_METRIC_TOTAL_OVERFLOWS + i, GSC_ENTRY_INTEGER, counts[i]);
+    set_integer(metrics, GSC_METRIC_TOTAL_OVERFLOWS, GSC_ENTRY_INTEGER, state->total_overflows);
+    set_integer(metrics, GSC_METRIC_TOTAL_GUARD_SKIPS, GSC_ENTRY_INTEGER, state->total_guard_skips);
+    set_integer(metrics, GSC_METRIC_TOTAL_GROWTHS, GSC_ENTRY_INTEGER, state->total_growths);
+    set_integer(metrics, GSC_METRIC_TOTAL_BACKOFFS, GSC_ENTRY_INTEGER, state->total_backoffs);
+    set_integer(metrics, GSC_METRIC_STEPS_SINCE_CHANGE, GSC_ENTRY_INTEGER,
+                state->steps_since_change);
     if (state->guard_threshold != 0)
         set_number(metrics, GSC_METRIC_GUARD_THRESHOLD, state->guard_threshold);
     set_number(metrics, GSC_METRIC_GUARD_MULTIPLIER, state->guard_multiplier);

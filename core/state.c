@@ -23,13 +23,11 @@ gsc_status gsc_report_merge(const gsc_exec *exec, const gsc_report *reports, uin
                             uint32_t kind, const gsc_policy *policy, gsc_report *out,
                             gsc_error *err)
 {
-    gsc_begin(err);
-    gsc_exec full_exec;
-    const gsc_backend *backend;
+    gsc_target on;
     gsc_step step;
     step_make(&step, GSC_STEP_MERGE, reports, n, out);
     step.merge = kind;
-    GSC_TRY(gsc_exec_read(exec, &gsc_thread_backend, &full_exec, &backend, err));
+    GSC_TRY(gsc_begin_on(exec, &on, err));
     if (n > 0)
         GSC_REQUIRE(reports, 1);
     if (kind > GSC_MERGE_ADDENDS)
@@ -40,7 +38,7 @@ gsc_status gsc_report_merge(const gsc_exec *exec, const gsc_report *reports, uin
         GSC_TRY(gsc_policy_read(policy, &step.policy, 4, err));
     }
     GSC_REQUIRE(out, 5);
-    return backend->step(&full_exec, &step, err);
+    return on.backend->step(&on.exec, &step, err);
 }
 
 gsc_status gsc_report_from_number(double number, gsc_report *out, gsc_error *err)
@@ -71,12 +69,10 @@ gsc_status gsc_report_set_rank(const gsc_exec *exec, const gsc_report *report,
                                const gsc_policy *policy, const gsc_state *state, uint32_t rank,
                                gsc_report *out, gsc_error *err)
 {
-    gsc_begin(err);
-    gsc_exec full_exec;
-    const gsc_backend *backend;
+    gsc_target on;
     gsc_step step = {
         .kind = GSC_STEP_SET_RANK, .reports = report, .state = state, .n = rank, .out = out};
-    GSC_TRY(gsc_exec_read(exec, &gsc_thread_backend, &full_exec, &backend, err));
+    GSC_TRY(gsc_begin_on(exec, &on, err));
     GSC_REQUIRE(report, 1);
     if (policy) {
         step.has_policy = 1;
@@ -86,7 +82,7 @@ gsc_status gsc_report_set_rank(const gsc_exec *exec, const gsc_report *report,
         return gsc_fail_number(err, GSC_ERROR_VALUE, 4, -1, "rank", rank, 0, UINT32_MAX - 1.0,
                                "0 to 4294967294");
     GSC_REQUIRE(out, 5);
-    return backend->step(&full_exec, &step, err);
+    return on.backend->step(&on.exec, &step, err);
 }
 
 gsc_status gsc_state_check(const gsc_state *s, int argument, const char *name, gsc_error *err)
@@ -138,26 +134,23 @@ gsc_status gsc_report_check(const gsc_report *r, int argument, int64_t index, co
 static gsc_status state_make(const gsc_exec *exec, const gsc_policy *policy, const gsc_state *from,
                              gsc_state *out, gsc_error *err)
 {
-    gsc_exec full_exec;
-    const gsc_backend *backend;
+    gsc_target on;
     gsc_step step = {.kind = GSC_STEP_STATE_INIT, .state = from, .out = out};
-    GSC_TRY(gsc_exec_read(exec, &gsc_thread_backend, &full_exec, &backend, err));
+    GSC_TRY(gsc_begin_on(exec, &on, err));
     GSC_TRY(gsc_policy_read(policy, &step.policy, 1, err));
     GSC_REQUIRE(out, from ? 3 : 2);
-    return backend->step(&full_exec, &step, err);
+    return on.backend->step(&on.exec, &step, err);
 }
 
 gsc_status gsc_state_init(const gsc_exec *exec, const gsc_policy *policy, gsc_state *out,
                           gsc_error *err)
 {
-    gsc_begin(err);
     return state_make(exec, policy, NULL, out, err);
 }
 
 gsc_status gsc_state_init_from(const gsc_exec *exec, const gsc_policy *policy,
                                const gsc_state *from, gsc_state *out, gsc_error *err)
 {
-    gsc_begin(err);
     GSC_REQUIRE(from, 2);
     return state_make(exec, policy, from, out, err);
 }
@@ -165,32 +158,28 @@ gsc_status gsc_state_init_from(const gsc_exec *exec, const gsc_policy *policy,
 gsc_status gsc_state_update(const gsc_exec *exec, const gsc_policy *policy, const gsc_state *state,
                             const gsc_report *report, gsc_state *out, gsc_error *err)
 {
-    gsc_begin(err);
-    gsc_exec full_exec;
-    const gsc_backend *backend;
+    gsc_target on;
     gsc_step step;
-    GSC_TRY(gsc_exec_read(exec, &gsc_thread_backend, &full_exec, &backend, err));
+    GSC_TRY(gsc_begin_on(exec, &on, err));
     GSC_TRY(gsc_policy_read(policy, &step.policy, 1, err));
     GSC_REQUIRE(state, 2);
     GSC_REQUIRE(report, 3);
     GSC_REQUIRE(out, 4);
     step_make(&step, GSC_STEP_UPDATE, report, 1, out);
     step.state = state;
-    return backend->step(&full_exec, &step, err);
+    return on.backend->step(&on.exec, &step, err);
 }
 
 gsc_status gsc_state_combine_decisions(const gsc_exec *exec, const gsc_state *state,
                                        const gsc_state *other, gsc_state *out, gsc_error *err)
 {
-    gsc_begin(err);
-    gsc_exec full_exec;
-    const gsc_backend *backend;
+    gsc_target on;
     const gsc_step step = {.kind = GSC_STEP_COMBINE, .state = state, .other = other, .out = out};
-    GSC_TRY(gsc_exec_read(exec, &gsc_thread_backend, &full_exec, &backend, err));
+    GSC_TRY(gsc_begin_on(exec, &on, err));
     GSC_REQUIRE(state, 1);
     GSC_REQUIRE(other, 2);
     GSC_REQUIRE(out, 3);
-    return backend->step(&full_exec, &step, err);
+    return on.backend->step(&on.exec, &step, err);
 }
 
 gsc_status gsc_state_digest(const gsc_policy *policy, const gsc_state *state, uint64_t *digest,

@@ -246,16 +246,15 @@ static gsc_job job_of(enum gsc_operation operation, bool by_scale, const gsc_fac
 static gsc_status run_job(const gsc_exec *exec, gsc_job *job, const gsc_tensor_options *options,
                           gsc_error *err)
 {
-    gsc_exec full_exec;
-    const gsc_backend *backend;
+    gsc_target on;
     gsc_policy policy;
     GSC_TRY(options_read(job, options, &policy, err));
     if (!job->report && !job->per_tensor) /* no report to write */
         job->want = 0;
-    GSC_TRY(gsc_exec_read(exec, &gsc_cpu_backend, &full_exec, &backend, err));
+    GSC_TRY(gsc_exec_read(exec, &gsc_cpu_backend, &on, err));
     GSC_TRY(list_check(job, err));
     GSC_TRY(clamp_check(job, err));
-    return backend->tensors(&full_exec, job, err);
+    return on.backend->tensors(&on.exec, job, err);
 }
 
 gsc_status gsc_measure(const gsc_exec *exec, const gsc_factor *factor, const gsc_tensor *tensors,
@@ -301,15 +300,14 @@ gsc_status gsc_workspace_size(const gsc_exec *exec, const gsc_tensor *tensors, u
                               const gsc_tensor_options *options, uint64_t *size, gsc_error *err)
 {
     gsc_begin(err);
-    gsc_exec full_exec;
-    const gsc_backend *backend;
+    gsc_target on;
     gsc_policy policy;
     gsc_job job = job_of(GSC_OPERATION_MEASURE, false, NULL, tensors, NULL, n, NULL);
     job.tensors_argument = 1;
     job.options_argument = 3;
     GSC_REQUIRE(size, 4);
     GSC_TRY(options_read(&job, options, &policy, err));
-    GSC_TRY(gsc_exec_read(exec, &gsc_cpu_backend, &full_exec, &backend, err));
+    GSC_TRY(gsc_exec_read(exec, &gsc_cpu_backend, &on, err));
     GSC_TRY(list_check(&job, err));
-    return backend->workspace_size(&full_exec, &job, size, err);
+    return on.backend->workspace_size(&on.exec, &job, size, err);
 }
