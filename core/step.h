@@ -28,11 +28,11 @@ enum gsc_step_kind {
 typedef struct gsc_step {
     uint32_t kind;       /* enum gsc_step_kind */
     uint32_t merge;      /* GSC_MERGE_* */
-    uint64_t has_policy; /* 1: a merge or a stamp has a policy; it decides a merge's overflow */
+    uint64_t has_policy; /* 1: a merge or set_rank has a policy; it decides a merge's overflow */
     const gsc_factor *factor;
     const gsc_state *state, *other;
     const gsc_report *reports;
-    uint64_t n; /* number of reports; for a stamp, the rank */
+    uint64_t n; /* number of reports; of set_rank: the rank */
     double number;
     void *out;
     gsc_policy policy; /* the last: later versions add fields to it */
@@ -734,8 +734,8 @@ GSC_FUNCTION void gsc_set_rank(gsc_report *report, uint64_t rank)
 }
 
 /* Writes the rank and the digest into a report. policy or state NULL: not in the digest. */
-GSC_FUNCTION gsc_status gsc_stamped(const gsc_report *report, const gsc_policy *policy,
-                                    const gsc_state *state, uint64_t rank, gsc_report *out)
+GSC_FUNCTION gsc_status gsc_rank_set(const gsc_report *report, const gsc_policy *policy,
+                                     const gsc_state *state, uint64_t rank, gsc_report *out)
 {
     if (gsc_report_values_status(report) != GSC_OK)
         return GSC_ERROR_REPORT;
@@ -761,8 +761,8 @@ GSC_FUNCTION gsc_status gsc_step_run(const gsc_step *p)
         return gsc_merged(p->reports, p->n, p->merge, p->has_policy ? &p->policy : NULL,
                           (gsc_report *)p->out);
     case GSC_STEP_SET_RANK:
-        return gsc_stamped(p->reports, p->has_policy ? &p->policy : NULL, p->state, p->n,
-                           (gsc_report *)p->out);
+        return gsc_rank_set(p->reports, p->has_policy ? &p->policy : NULL, p->state, p->n,
+                            (gsc_report *)p->out);
     case GSC_STEP_STATE_INIT:
         return gsc_state_made(&p->policy, p->state, (gsc_state *)p->out);
     case GSC_STEP_COMBINE:

@@ -137,7 +137,6 @@ GSC_INLINE void store_first(char *at, ints x, uint64_t bytes)
         store_register(at + 32, x.high, bytes - 32);
 }
 
-/* Stores past the caches. `at` is a multiple of 64. */
 GSC_INLINE void store_past_caches(char *at, ints x)
 {
     _mm256_stream_si256((void *)at, x.low);
@@ -209,7 +208,6 @@ GSC_INLINE uint64_t largest(uint64_t size, ints elements)
     return size == 8 ? most : low > high ? low : high;
 }
 
-/* Returns the smaller of each pair, as unsigned numbers of up to 4 bytes. */
 GSC_INLINE __m256i smaller_register(uint64_t size, __m256i a, __m256i b)
 {
     return size == 1   ? _mm256_min_epu8(a, b)
@@ -242,7 +240,6 @@ GSC_INLINE __m256i equal(uint64_t size, __m256i a, __m256i b)
                        : _mm256_cmpeq_epi32(a, b);
 }
 
-/* Returns true if an unsigned number of up to 4 bytes is below `limit`. */
 GSC_INLINE bool any_below(uint64_t size, ints x, uint64_t limit)
 {
     const __m256i least = smaller_register(size, x.low, x.high), most = all(size, limit - 1);
@@ -250,7 +247,6 @@ GSC_INLINE bool any_below(uint64_t size, ints x, uint64_t limit)
            _mm256_movemask_epi8(equal(size, smaller_register(size, least, most), least)) != 0;
 }
 
-/* Counts the magnitudes from `low` on and below `high`. */
 GSC_INLINE uint64_t between(uint64_t size, ints x, uint64_t low, uint64_t high)
 {
     const __m256i least = all(size, low), limit = all(size, high);
@@ -270,13 +266,11 @@ GSC_INLINE uint64_t below(uint64_t size, ints x, uint64_t limit)
     return low | high << 32;
 }
 
-/* Counts the magnitudes of at least `least`. */
 GSC_INLINE uint64_t at_least(uint64_t size, ints x, uint64_t least)
 {
     return (64 - (uint64_t)_mm_popcnt_u64(below(size, x, least))) / size;
 }
 
-/* Returns true if a magnitude, or an unsigned number of up to 4 bytes, is at least `least`. */
 GSC_INLINE bool any_at_least(uint64_t size, ints x, uint64_t least)
 {
     const __m256i most = larger_register(size, x.low, x.high), limit = all(size, least);
@@ -285,13 +279,11 @@ GSC_INLINE bool any_at_least(uint64_t size, ints x, uint64_t least)
     return _mm256_movemask_epi8(equal(size, larger_register(size, most, limit), most)) != 0;
 }
 
-/* Returns the index of the first magnitude of at least `least`. There is one. */
 GSC_INLINE uint64_t before_first(uint64_t size, ints x, uint64_t least)
 {
     return (uint64_t)__builtin_ctzll(~below(size, x, least)) / size;
 }
 
-/* Sets elements with a magnitude of `limit` or more to zero. */
 GSC_INLINE ints keep_below(uint64_t size, ints x, uint64_t limit)
 {
     const ints magnitude = magnitudes(size, x);
@@ -342,14 +334,12 @@ GSC_INLINE ints ints_shr(ints x, uint32_t count)
     return (ints){_mm256_srli_epi32(x.low, (int)count), _mm256_srli_epi32(x.high, (int)count)};
 }
 
-/* a >= b ? x : y, of magnitudes */
 GSC_INLINE ints ints_select_ge(ints a, ints b, ints x, ints y)
 {
     return (ints){_mm256_blendv_epi8(x.low, y.low, greater(4, b.low, a.low)),
                   _mm256_blendv_epi8(x.high, y.high, greater(4, b.high, a.high))};
 }
 
-/* x + bit `index` of x */
 GSC_INLINE ints add_bit(ints x, int index)
 {
     return ints_add(x, ints_and(ints_shr(x, (uint32_t)index), ints_set(1)));
@@ -371,7 +361,6 @@ GSC_INLINE bool any_above2(ints x, uint16_t limit)
     return !_mm256_testz_si256(over, over);
 }
 
-/* Joins the upper halves of two words of 4 bytes: the half of `even` is the lower one. */
 GSC_INLINE ints merge_upper(ints even, ints odd)
 {
     const ints lower = ints_shr(even, 16);
@@ -379,7 +368,6 @@ GSC_INLINE ints merge_upper(ints even, ints odd)
                   _mm256_blend_epi16(lower.high, odd.high, 0xaa)};
 }
 
-/* Joins 2 bytes, from bit 14 on, of two words of 4 bytes; the signs are those in `bits`. */
 GSC_INLINE ints merge_cb16(ints even, ints odd, ints bits)
 {
     return ints_or(merge_upper(ints_shl(even, 2), ints_shl(odd, 2)),
@@ -518,7 +506,6 @@ GSC_INLINE byte_values byte_values_load(enum gsc_real_dtype dtype)
     return 0;
 }
 
-/* Returns vector k of the magnitudes, divided by BYTE_UNIT for f8_e4m3fn. */
 GSC_INLINE floats byte_value(enum gsc_real_dtype dtype, byte_values values, ints bits, int k)
 {
     const int down = dtype == gsc_f8_e5m2 ? 0 : 1;
@@ -651,14 +638,12 @@ GSC_INLINE doubles doubles_high(floats x)
                      _mm256_cvtps_pd(_mm256_extractf128_ps(x.high, 1))};
 }
 
-/* Returns the bits of 8 floats. */
 GSC_INLINE half doubles_narrow(doubles x)
 {
     return (half){_mm_castps_si128(_mm256_cvtpd_ps(x.low)),
                   _mm_castps_si128(_mm256_cvtpd_ps(x.high))};
 }
 
-/* Adds lane j + 4 to lane j, then lane j + 2, then lane 1 to lane 0. */
 GSC_INLINE double doubles_fold(doubles x)
 {
     const __m256d four = _mm256_add_pd(x.low, x.high);

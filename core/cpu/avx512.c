@@ -114,7 +114,6 @@ GSC_INLINE void store_first(char *at, ints x, uint64_t bytes)
         store_first_half(at + (bytes & 32), rest, bytes);
 }
 
-/* Stores past the caches. `at` is a multiple of 64. */
 GSC_INLINE void store_past_caches(void *at, ints x)
 {
     _mm512_stream_si512(at, x);
@@ -176,7 +175,6 @@ GSC_INLINE uint64_t below(uint64_t size, ints x, uint64_t limit)
                        : _mm512_cmplt_epu64_mask(x, all(8, limit));
 }
 
-/* Counts the magnitudes from `low` on and below `high`. */
 GSC_INLINE uint64_t between(uint64_t size, ints x, uint64_t low, uint64_t high)
 {
     return (uint64_t)_mm_popcnt_u64(below(size, x, high) & ~below(size, x, low));
@@ -203,7 +201,6 @@ GSC_INLINE ints sub(uint64_t size, ints a, uint64_t b)
                        : _mm512_sub_epi64(a, all(8, b));
 }
 
-/* Counts the magnitudes of at least `least`. */
 GSC_INLINE uint64_t at_least(uint64_t size, ints x, uint64_t least)
 {
     return 64 / size - (uint64_t)_mm_popcnt_u64(below(size, x, least));
@@ -217,13 +214,11 @@ GSC_INLINE bool any_at_least(uint64_t size, ints x, uint64_t least)
                         : _mm512_cmpge_epu64_mask(x, all(8, least))) != 0;
 }
 
-/* Returns the index of the first magnitude of at least `least`. There is one. */
 GSC_INLINE uint64_t before_first(uint64_t size, ints x, uint64_t least)
 {
     return (uint64_t)__builtin_ctzll(~below(size, x, least));
 }
 
-/* Sets elements with a magnitude of `limit` or more to zero. */
 GSC_INLINE ints keep_below(uint64_t size, ints x, uint64_t limit)
 {
     const uint64_t kept = below(size, magnitudes(size, x), limit);
@@ -278,13 +273,11 @@ GSC_INLINE ints ints_shr(ints x, uint32_t count)
     return (ints)((words)x >> count);
 }
 
-/* a >= b ? x : y */
 GSC_INLINE ints ints_select_ge(ints a, ints b, ints x, ints y)
 {
     return _mm512_mask_blend_epi32(_mm512_cmpge_epu32_mask(a, b), y, x);
 }
 
-/* x + bit `index` of x */
 GSC_INLINE ints add_bit(ints x, int index)
 {
     return _mm512_mask_add_epi32(x, _mm512_test_epi32_mask(x, _mm512_set1_epi32(1 << index)), x,
@@ -304,13 +297,11 @@ GSC_INLINE bool any_above2(ints x, uint16_t limit)
     return _mm512_cmpgt_epu16_mask(x, all(2, limit)) != 0;
 }
 
-/* Joins the upper halves of two words of 4 bytes: the half of `even` is the lower one. */
 GSC_INLINE ints merge_upper(ints even, ints odd)
 {
     return _mm512_mask_blend_epi16(0xaaaaaaaa, ints_shr(even, 16), odd);
 }
 
-/* Joins 2 bytes, from bit 14 on, of two words of 4 bytes; the signs are those in `bits`. */
 GSC_INLINE ints merge_cb16(ints even, ints odd, ints bits)
 {
     const __m512i places = _mm512_set1_epi64(0x362e362e160e160e);
@@ -568,13 +559,11 @@ GSC_INLINE doubles doubles_high(floats x)
     return _mm512_cvtps_pd(_mm512_extractf32x8_ps(x, 1));
 }
 
-/* Returns the bits of 8 floats. */
 GSC_INLINE half doubles_narrow(doubles x)
 {
     return _mm256_castps_si256(_mm512_cvtpd_ps(x));
 }
 
-/* Adds lane j + 4 to lane j, then lane j + 2, then lane 1 to lane 0. */
 GSC_INLINE double doubles_fold(doubles x)
 {
     const __m256d four = _mm256_add_pd(_mm512_castpd512_pd256(x), _mm512_extractf64x4_pd(x, 1));

@@ -162,7 +162,7 @@ static gsc_status fail_agreement(const gsc_step *p, gsc_error *err)
                    other = p->reports[first].status_rank_plus_1;
     if (rank != 0 && rank == other)
         return gsc_fail(err, GSC_ERROR_MISMATCH, 1, (int64_t)index, "reports.digest",
-                        "differs: two ranks with unlike policies or states were both stamped %u: "
+                        "differs: two ranks with unlike policies or states both set rank %u: "
                         "give each rank its own number, and all the same checkpoint",
                         rank - 1);
     if (rank != 0 && other != 0)

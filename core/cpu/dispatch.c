@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The list of instruction sets (rungs), and the choice of one for this machine. */
+/* The list of instruction sets, and the choice of one for this machine. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -68,12 +68,12 @@ static void ask_cpu(void)
 }
 #endif
 
-/* The rungs from plain C upwards. Each one replaces kernels of the rungs before it. */
-static const struct rung {
-    const char *name, *needs; /* needs: text for the note if the rung cannot run */
+/* The sets from plain C upwards. Each one replaces kernels of the sets before it. */
+static const struct instruction_set {
+    const char *name, *needs; /* needs: text for the note if the set cannot run */
     bool (*runs)(void);
     void (*install)(gsc_kernels *);
-} rungs[] = {
+} sets[] = {
     {"scalar", "", always, gsc_install_scalar},
 #if defined(__x86_64__)
     {"avx2", " without AVX2, FMA and F16C", has_avx2, gsc_install_avx2},
@@ -83,9 +83,9 @@ static const struct rung {
 #endif
 };
 
-enum { RUNGS = sizeof rungs / sizeof *rungs };
+enum { SETS = sizeof sets / sizeof *sets };
 
-static gsc_kernels tables[RUNGS];
+static gsc_kernels tables[SETS];
 static uint32_t best;
 static char available[64], note[160];
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -93,26 +93,26 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 static void choose(void)
 {
     ask_cpu();
-    for (uint32_t i = 0; i < RUNGS; i++) {
-        tables[i].name = rungs[i].name;
-        if (!rungs[i].runs()) /* its install function cannot run either */
+    for (uint32_t i = 0; i < SETS; i++) {
+        tables[i].name = sets[i].name;
+        if (!sets[i].runs()) /* its install function cannot run either */
             continue;
         for (uint32_t below = 0; below <= i; below++)
-            rungs[below].install(&tables[i]);
+            sets[below].install(&tables[i]);
         best = i;
         size_t length = strlen(available);
         snprintf(available + length, sizeof available - length, "%s%s", length ? " " : "",
-                 rungs[i].name);
+                 sets[i].name);
     }
     const char *asked = getenv("GSC_CPU");
     if (!asked || !*asked)
         return;
     const char *needs = "";
-    for (uint32_t i = 0; i < RUNGS; i++) {
-        if (strcmp(asked, rungs[i].name) != 0)
+    for (uint32_t i = 0; i < SETS; i++) {
+        if (strcmp(asked, sets[i].name) != 0)
             continue;
-        needs = rungs[i].needs;
-        if (rungs[i].runs()) {
+        needs = sets[i].needs;
+        if (sets[i].runs()) {
             best = i;
             return;
         }
@@ -120,7 +120,7 @@ static void choose(void)
     char quoted[48];
     gsc_quote(quoted, sizeof quoted, asked);
     snprintf(note, sizeof note, "GSC_CPU=%s cannot run here%s (%s can): using %s", quoted, needs,
-             available, rungs[best].name);
+             available, sets[best].name);
 }
 
 const gsc_kernels *gsc_kernels_best(void)
@@ -129,11 +129,11 @@ const gsc_kernels *gsc_kernels_best(void)
     return &tables[best];
 }
 
-const gsc_kernels *gsc_kernels_rung(uint32_t i, bool *runs)
+const gsc_kernels *gsc_kernels_of_set(uint32_t i, bool *runs)
 {
     pthread_once(&once, choose);
-    *runs = i < RUNGS && rungs[i].runs();
-    return i < RUNGS ? &tables[i] : NULL;
+    *runs = i < SETS && sets[i].runs();
+    return i < SETS ? &tables[i] : NULL;
 }
 
 const char *gsc_cpu_available(void)

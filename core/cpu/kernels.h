@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The list of kernels, which dispatch, tests and benchmarks expand. A rung is an instruction set.
- * Its install function replaces entries of the table that the lower rungs filled.
+ * The list of kernels, which dispatch, tests and benchmarks expand. The install function of an
+ * instruction set replaces entries of the table that the lower sets filled.
  */
 #ifndef GSC_KERNELS_H
 #define GSC_KERNELS_H
@@ -14,7 +14,7 @@
 /* X(in, out) for each pair that has a kernel. Other pairs go through float, with equal bits. */
 #define GSC_FOR_PAIRS(X)                                                                           \
     GSC_FOR_FAST_PAIRS(X) X(f64, f16) X(f64, bf16) X(f64, f8_e4m3fn) X(f64, f8_e5m2) X(f64, cb16)
-/* The pairs that every rung has. Doubles to narrow types: only in plain C, as they are rare. */
+/* The pairs that every set has. Doubles to narrow types: only in plain C, as they are rare. */
 #define GSC_FOR_FAST_PAIRS(X)                                                                      \
     GSC_FOR_COUNTED_PAIRS(X)                                                                       \
     X(f32, f64)                                                                                    \
@@ -134,7 +134,7 @@ void gsc_table_make(const gsc_kernels *kernels, uint32_t dtype, double multiplie
 /* Multiplies an element and converts it to another dtype, in plain C. */
 uint64_t gsc_convert_one(uint32_t from, uint64_t bits, uint32_t to, double multiplier);
 
-/* ---- shared by the files of the rungs; rung.h makes their functions ---- */
+/* ---- shared by the files of the instruction sets; install.h makes their functions ---- */
 
 #if defined(__OPTIMIZE__) && !defined(GSC_SANITIZED)
 #define GSC_INLINE static inline __attribute__((always_inline))
@@ -158,12 +158,12 @@ void gsc_install_avx2(gsc_kernels *kernels);
 void gsc_install_avx512(gsc_kernels *kernels);
 void gsc_install_neon(gsc_kernels *kernels);
 
-/* Returns the best rung of this machine, or the one that GSC_CPU names. The first call chooses. */
+/* Returns the best set of this machine, or the one that GSC_CPU names. The first call chooses. */
 const gsc_kernels *gsc_kernels_best(void);
 const char *gsc_cpu_available(void);
 const char *gsc_cpu_note(void);
 
-/* Returns rung i of this build; 0 is plain C. NULL past the last. *runs: true if it runs here. */
-const gsc_kernels *gsc_kernels_rung(uint32_t i, bool *runs);
+/* Returns set i of this build; 0 is plain C. NULL past the last. *runs: true if it runs here. */
+const gsc_kernels *gsc_kernels_of_set(uint32_t i, bool *runs);
 
 #endif

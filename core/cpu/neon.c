@@ -201,7 +201,6 @@ GSC_INLINE uint64_t count_ones(ints x)
     return vaddvq_u8(vsubq_u8(vdupq_n_u8(0), vaddq_u8(low, high))); /* all ones is -1 */
 }
 
-/* Returns the smaller of each pair, as unsigned numbers of up to 4 bytes. */
 GSC_INLINE uint32x4_t smaller_register(uint64_t size, uint32x4_t a, uint32x4_t b)
 {
     const uint8x16_t a1 = vreinterpretq_u8_u32(a), b1 = vreinterpretq_u8_u32(b);
@@ -232,7 +231,6 @@ GSC_INLINE ints sub(uint64_t size, ints a, uint32_t b)
                   sub_register(size, a.c, b), sub_register(size, a.d, b)};
 }
 
-/* Returns true if an unsigned number of up to 4 bytes is below `limit`. */
 GSC_INLINE bool any_below(uint64_t size, ints x, uint64_t limit)
 {
     const uint32x4_t least =
@@ -242,7 +240,6 @@ GSC_INLINE bool any_below(uint64_t size, ints x, uint64_t limit)
                         : vminvq_u32(least)) < limit;
 }
 
-/* Counts the magnitudes from `low` on and below `high`. */
 GSC_INLINE uint64_t between(uint64_t size, ints x, uint64_t low, uint64_t high)
 {
     const ints some = {
@@ -254,7 +251,6 @@ GSC_INLINE uint64_t between(uint64_t size, ints x, uint64_t low, uint64_t high)
     return count_ones(some) / size;
 }
 
-/* Counts the magnitudes of at least `least`. */
 GSC_INLINE uint64_t at_least(uint64_t size, ints x, uint64_t least)
 {
     const ints less = {below(size, x.a, least), below(size, x.b, least), below(size, x.c, least),
@@ -267,7 +263,6 @@ GSC_INLINE bool any_at_least(uint64_t size, ints x, uint64_t least)
     return at_least(size, x, least) != 0;
 }
 
-/* Returns the index of the first magnitude of at least `least`. There is one. */
 GSC_INLINE uint64_t before_first(uint64_t size, ints x, uint64_t least)
 {
     unsigned char less[64];
@@ -279,7 +274,6 @@ GSC_INLINE uint64_t before_first(uint64_t size, ints x, uint64_t least)
     return i;
 }
 
-/* Sets elements with a magnitude of `limit` or more to zero. */
 GSC_INLINE ints keep_below(uint64_t size, ints x, uint64_t limit)
 {
     return (ints){vandq_u32(x.a, below(size, magnitude(size, x.a), limit)),
@@ -335,7 +329,6 @@ GSC_INLINE ints ints_shr(ints x, uint32_t count)
     return (ints){x.a >> count, x.b >> count, x.c >> count, x.d >> count};
 }
 
-/* a >= b ? x : y */
 GSC_INLINE ints ints_select_ge(ints a, ints b, ints x, ints y)
 {
     return (ints){
@@ -343,7 +336,6 @@ GSC_INLINE ints ints_select_ge(ints a, ints b, ints x, ints y)
         vbslq_u32(vcgeq_u32(a.c, b.c), x.c, y.c), vbslq_u32(vcgeq_u32(a.d, b.d), x.d, y.d)};
 }
 
-/* x + bit `index` of x */
 GSC_INLINE ints add_bit(ints x, int index)
 {
     const uint32x4_t bit = vdupq_n_u32(UINT32_C(1) << index); /* a true test gives -1 */
@@ -389,7 +381,6 @@ GSC_INLINE bool any_above2(ints bits, uint16_t limit)
     return vmaxvq_u16(vmaxq_u16(vmaxq_u16(x.a, x.b), vmaxq_u16(x.c, x.d))) > limit;
 }
 
-/* Joins the upper halves of two words of 4 bytes: the half of `even` is the lower one. */
 GSC_INLINE ints merge_upper(ints even, ints odd)
 {
     const shorts x = shorts_of(even), y = shorts_of(odd);
@@ -397,7 +388,6 @@ GSC_INLINE ints merge_upper(ints even, ints odd)
                                    vtrn2q_u16(x.d, y.d)});
 }
 
-/* Joins 2 bytes, from bit 14 on, of two words of 4 bytes; the signs are those in `bits`. */
 GSC_INLINE ints merge_cb16(ints even, ints odd, ints bits)
 {
     return ints_or(merge_upper(ints_shl(even, 2), ints_shl(odd, 2)),
@@ -550,7 +540,6 @@ GSC_INLINE byte_values byte_values_load(enum gsc_real_dtype dtype)
     return 0;
 }
 
-/* Returns vector k of the magnitudes, divided by BYTE_UNIT for f8_e4m3fn. */
 GSC_INLINE floats byte_value(enum gsc_real_dtype dtype, byte_values values, ints bits, int k)
 {
     (void)values;
@@ -659,14 +648,12 @@ GSC_INLINE doubles doubles_high(floats x)
     return doubles_low((floats){x.c, x.d, x.c, x.d});
 }
 
-/* Returns the bits of 8 floats. */
 GSC_INLINE half doubles_narrow(doubles x)
 {
     return (half){vreinterpretq_u16_f32(vcvt_high_f32_f64(vcvt_f32_f64(x.a), x.b)),
                   vreinterpretq_u16_f32(vcvt_high_f32_f64(vcvt_f32_f64(x.c), x.d))};
 }
 
-/* Adds lane j + 4 to lane j, then lane j + 2, then lane 1 to lane 0. */
 GSC_INLINE double doubles_fold(doubles x)
 {
     return vaddvq_f64(vaddq_f64(vaddq_f64(x.a, x.c), vaddq_f64(x.b, x.d)));

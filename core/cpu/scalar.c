@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* Plain C: every kernel, as numerics.md defines it. The tests compare all other rungs with it. */
+/* Plain C: every kernel, as numerics.md defines it. The tests compare all other sets with it. */
 #include <math.h>
 
 #include "dtypes.h"
+#include "install.h"
 #include "kernels.h"
-#include "rung.h"
 #if defined(_WIN32)
 #include "fma.h"
 #endif

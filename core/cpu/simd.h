@@ -1,20 +1,67 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Every kernel, with vectors of 64 bytes: one register, or several. The file of an instruction set
- * defines the types and operations used here, then includes this file. Arguments such as dtypes,
- * sizes and the `k` of half_of are constants after inlining. Compiled with -ffp-contract=off: only
- * functions named fma fuse.
+ * defines what the list below names, then includes this file. Arguments such as dtypes, sizes and k
+ * are constants after inlining. Compiled with -ffp-contract=off: only functions named fma fuse.
  *
- *   ints      64 bytes of any integers; by default 16 of 4 bytes
- *   floats    16 floats, elements in order
- *   doubles   8 doubles
- *   half      32 bytes, 16 elements of 2
- *   quarter   16 bytes, 16 elements of 1
+ * Types
+ *   ints          64 bytes of any integers; by default 16 of 4 bytes
+ *   floats        16 floats, elements in order
+ *   doubles       8 doubles
+ *   half          32 bytes, 16 elements of 2
+ *   quarter       16 bytes, 16 elements of 1
+ * Memory, with any alignment; _first: fewer bytes than a whole, and a load fills up with zeros
+ *   load, load_half, load_quarter(at); load_first(at, bytes)
+ *   store, store_half, store_quarter(at, x)
+ *   store_first, store_first_half, store_first_quarter(at, x, bytes)
+ *   store_past_caches(at, x)          to a multiple of 64; store_past_caches_done() after the last
+ * Elements of 1, 2, 4 or 8 bytes: `size`. A magnitude is |bits|
+ *   magnitudes(size, x)
+ *   larger, smaller(size, a, b)       of each pair, unsigned; smaller: up to 4 bytes
+ *   sub(size, a, b)                   less a number, up to 4 bytes; wraps around
+ *   largest(size, x)                  the largest, unsigned
+ *   any_below(size, x, limit)         true if an element is, unsigned, up to 4 bytes
+ *   any_at_least(size, x, least)      true if a magnitude is, or an unsigned element, up to 4 bytes
+ *   at_least(size, x, least)          counts magnitudes
+ *   between(size, x, low, high)       counts magnitudes from `low` on and below `high`
+ *   before_first(size, x, least)      index of the first magnitude of `least` or more; there is one
+ *   keep_below(size, x, limit)        elements with a magnitude of `limit` or more become zero
+ * Integers of 4 bytes, unsigned
+ *   ints_set(x); ints_add, ints_sub, ints_and, ints_or, ints_min(a, b); ints_shl, ints_shr(x, n)
+ *   ints_select_ge(a, b, x, y)        a >= b ? x : y, of magnitudes
+ *   add_bit(x, index)                 x + bit `index` of x
+ * Integers of 2 bytes, unsigned
+ *   add_where_not_zero2(x, b)         adds b where the magnitude is not 0
+ *   any_above2(x, limit)
+ *   merge_upper(even, odd)            joins the upper halves of words; `even` gives the lower ones
+ *   merge_cb16(even, odd, bits)       joins 2 bytes, from bit 14 on, of words, with signs of `bits`
+ * Widths
+ *   half_of(x, k), quarter_of(x, k), ints_of_halves(low, high)
+ *   widen2(half), narrow2(ints), narrow1(ints)    numbers that fit
+ *   f16_widen(half), f16_narrow(floats)
+ * Floats and doubles
+ *   floats_set(x), floats_add, floats_sub, floats_mul(a, b), floats_fma(a, b, c)
+ *   doubles_set(x), doubles_add, doubles_mul(a, b), doubles_fma(a, b, c)
+ *   floats_clamp, doubles_clamp(x, least, most)   keep the bits of a NaN
+ *   floats_of(ints), bits_of(floats), doubles_of(ints), bits_of_doubles(doubles)
+ *   doubles_low, doubles_high(floats) 8 of them
+ *   doubles_narrow(x)                 the bits of 8 floats
+ *   doubles_fold(x)                   adds lane j + 4 to j, then lane j + 2, then lane 1 to lane 0
+ * Bytes: f8_e4m3fn and f8_e5m2
+ *   byte_widen(dtype, bits, k, from)  vector k of 64 elements; `from` is its quarter
+ *   byte_values, byte_values_load(dtype)          a type, and its value, for byte_value
+ *   byte_value(dtype, values, bits, k)            vector k of magnitudes; e4m3fn / BYTE_UNIT
+ *   byte_order(a, b, c, d)            puts the lanes of four vectors of byte_value in order
+ *   SUMS_AT_ONCE                      1: registers are enough to multiply and sum in one loop
+ *   table, table_load(kind, from)     a gsc_table in registers
+ *   table_kind(from)                  0 to 3: each kind of multiplier has its own loop
+ *   table_results(dtype, kind, t, bits)           products of 64 elements
+ *   REPEATS                           1: products of Inf and NaN need a kind with TAKES_ALL
  */
 #include <math.h>
 
+#include "install.h"
 #include "kernels.h"
-#include "rung.h"
 
 enum { GROUP = GSC_LANES /* elements of a group: one for each lane */ };
 enum { AHEAD = 3072 /* bytes to prefetch ahead; measured: hides DRAM, does not slow data in L1 */ };
@@ -637,10 +684,10 @@ GSC_INLINE floats cb16_add_squares(floats x, float by, floats sums)
     return floats_fma(product, product, sums);
 }
 
-/* Elements of a tile, which one test covers: enough to hide it, few enough to retry from L1. */
-enum { TILE = 8 * GROUP };
+/* Elements of a span, which one test covers: enough to hide it, few enough to retry from L1. */
+enum { SPAN = 8 * GROUP };
 
-/* Stores 32 elements at byte i of a tile, and their results. */
+/* Stores 32 elements at byte i of a span, and their results. */
 GSC_INLINE void shift_half(unsigned does, const cursor *at, uint64_t i, ints bits, ints result)
 {
     if (does & KEEPS)
@@ -649,7 +696,7 @@ GSC_INLINE void shift_half(unsigned does, const cursor *at, uint64_t i, ints bit
         store(at->to + i, result);
 }
 
-/* Returns the results of 32 elements at byte i of a tile. */
+/* Returns the results of 32 elements at byte i of a span. */
 GSC_INLINE ints shifted(bool is_normal, unsigned does, const cursor *at, uint64_t i, power by)
 {
     if (does & GSC_WRITES)
@@ -670,7 +717,7 @@ GSC_INLINE void add_pairs(enum gsc_real_dtype dtype, ints bits, floats *even_sum
     }
 }
 
-/* Adds the squares of a tile in a separate loop: 64 lanes take most registers. */
+/* Adds the squares of a span in a separate loop: 64 lanes take most registers. */
 GSC_INLINE void add_shifted(enum gsc_real_dtype dtype, bool is_normal, unsigned does,
                             const cursor *at, uint64_t bytes, power by, lanes *sums)
 {
@@ -687,7 +734,7 @@ GSC_INLINE ints above_smallest(ints bits, power by)
 }
 
 /*
- * Shifts a tile if every element stays normal. Else takes the shift back and returns false: a
+ * Shifts a span if every element stays normal. Else takes the shift back and returns false: a
  * result is not normal, or an input is not finite. In that case *none_small is true if no element
  * is zero or becomes too small.
  */
@@ -722,7 +769,7 @@ GSC_INLINE bool shift_normal(enum gsc_real_dtype dtype, unsigned does, cursor *a
     return true;
 }
 
-/* Shifts a tile if every element is zero or stays normal, else returns false. */
+/* Shifts a span if every element is zero or stays normal, else returns false. */
 GSC_INLINE bool shift_with_zeros(enum gsc_real_dtype dtype, unsigned does, cursor *at,
                                  uint64_t bytes, power by, lanes *sums)
 {
@@ -745,12 +792,12 @@ GSC_INLINE bool shift_with_zeros(enum gsc_real_dtype dtype, unsigned does, curso
     return true;
 }
 
-/* Multiplies a tile of n >= GROUP elements by a power of two. Returns how many are done, or 0. If
- * a tile has small elements, the next mostly has some; after an Inf or NaN, mostly not. */
-GSC_INLINE uint64_t shift_tile(enum gsc_real_dtype dtype, unsigned does, cursor *at, uint64_t n,
+/* Multiplies a span of n >= GROUP elements by a power of two. Returns how many are done, or 0. If
+ * a span has small elements, the next mostly has some; after an Inf or NaN, mostly not. */
+GSC_INLINE uint64_t shift_span(enum gsc_real_dtype dtype, unsigned does, cursor *at, uint64_t n,
                                power by, bool *none_small, lanes *sums)
 {
-    const uint64_t bytes = 2 * (n < TILE ? n / GROUP * GROUP : TILE);
+    const uint64_t bytes = 2 * (n < SPAN ? n / GROUP * GROUP : SPAN);
     if (!(*none_small && shift_normal(dtype, does, at, bytes, by, none_small, sums)) &&
         (*none_small || !shift_with_zeros(dtype, does, at, bytes, by, sums)))
         return 0;
@@ -791,7 +838,7 @@ GSC_INLINE void bf16_round_group(unsigned does, cursor *at, uint64_t left, float
         bf16_round(does, last, m, past(does, at->to, 64), others, &sums->c, &sums->d);
 }
 
-/* Shifts tiles by a power of two; rounds other tiles. Separate loops have all registers. */
+/* Shifts spans by a power of two; rounds other spans. Separate loops have all registers. */
 GSC_INLINE void bf16_groups(unsigned does, cursor *at, uint64_t n, float number, lanes *sums)
 {
     const power by = n < GROUP ? (power){0} : power_of(number);
@@ -799,8 +846,8 @@ GSC_INLINE void bf16_groups(unsigned does, cursor *at, uint64_t n, float number,
     bool none_small = by.largest > by.smallest;
     while (n >= GROUP) {
         for (uint64_t done = by.is_exact; done && n >= GROUP; n -= done)
-            done = shift_tile(gsc_bf16, does, at, n, by, &none_small, sums);
-        const uint64_t end = by.is_exact && n > TILE ? n - TILE : 0;
+            done = shift_span(gsc_bf16, does, at, n, by, &none_small, sums);
+        const uint64_t end = by.is_exact && n > SPAN ? n - SPAN : 0;
         for (; n > end && n >= GROUP; n -= GROUP) {
             prefetch(at->from, 2 * GROUP);
             bf16_round_group(does, at, GROUP, m, sums);
@@ -906,15 +953,15 @@ GSC_INLINE bool cb16_group(bool quick, unsigned does, cursor *at, uint64_t left,
     return true;
 }
 
-/* Shifts tiles by a power of two; multiplies other tiles. Separate loops have all registers. */
+/* Shifts spans by a power of two; multiplies other spans. Separate loops have all registers. */
 GSC_INLINE void cb16_groups(unsigned does, cursor *at, uint64_t n, float number, lanes *sums)
 {
     const power by = cb16_power_of(number);
     bool none_small = by.largest > by.smallest;
     while (n >= GROUP) {
         for (uint64_t done = by.is_exact; done && n >= GROUP; n -= done)
-            done = shift_tile(gsc_cb16, does, at, n, by, &none_small, sums);
-        const uint64_t end = by.is_exact && n > TILE ? n - TILE : 0;
+            done = shift_span(gsc_cb16, does, at, n, by, &none_small, sums);
+        const uint64_t end = by.is_exact && n > SPAN ? n - SPAN : 0;
         for (; n > end && n >= GROUP; n -= GROUP) {
             for (; n > end && n >= GROUP && cb16_group(true, does, at, GROUP, number, by, sums);
                  n -= GROUP) {

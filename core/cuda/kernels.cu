@@ -1540,7 +1540,8 @@ INLINED void run_chunk(const gsc_cuda_call *call, chunk_shared *s, const chunk_t
 
 /* ---- the end of a call ---- */
 
-enum { TILE = 2 * GSC_CUDA_THREADS, WINDOW = 8 }; /* tensors in a tile; chunks of a thread */
+enum { TENSORS = 2 * GSC_CUDA_THREADS /* that a block ends at a time */ };
+enum { WINDOW = 8 /* chunks of a thread */ };
 
 /* The results of chunks or tensors. */
 struct list_partial {
@@ -1577,7 +1578,7 @@ struct results {
 
 /* Memory of a block that ends a call. */
 typedef struct end_shared {
-    double sums[TILE], runs[TILE / GSC_RUN]; /* of a tile's tensors and runs */
+    double sums[TENSORS], runs[TENSORS / GSC_RUN];
     list_partial warps[WARPS];
     gsc_policy policy; /* the fields that the kernels use */
     uint32_t is_last, loss;
@@ -1725,7 +1726,7 @@ INLINED void judge_loss(const gsc_cuda_call *call, uint32_t *judged)
     }
 }
 
-/* Makes the reports. Each thread runs tensors of every tile; then their results are added. */
+/* Makes the reports. Each thread ends some of TENSORS tensors; then their results are added. */
 INLINED void end_call(const gsc_cuda_call *call, end_shared *s, const gsc_cuda_chunks_parameter &p)
 {
     const uint32_t t = threadIdx.x;
@@ -1737,10 +1738,10 @@ INLINED void end_call(const gsc_cuda_call *call, end_shared *s, const gsc_cuda_c
     list_partial partial;
     clear(&partial);
     double sum = 0; /* of the list: thread 0 */
-    ONE_BY_ONE for (uint32_t done = 0; done < call->tensors; done += TILE)
+    ONE_BY_ONE for (uint32_t done = 0; done < call->tensors; done += TENSORS)
     {
-        const uint32_t n = least(call->tensors - done, (uint32_t)TILE);
-        ONE_BY_ONE for (uint32_t i = t; i < TILE; i += GSC_CUDA_THREADS)
+        const uint32_t n = least(call->tensors - done, (uint32_t)TENSORS);
+        ONE_BY_ONE for (uint32_t i = t; i < TENSORS; i += GSC_CUDA_THREADS)
         {
             const uint32_t index = done + i;
             double of_tensor = 0;

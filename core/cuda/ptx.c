@@ -2,7 +2,7 @@
 /*
  * Generated from kernels.cu by ptx.py. Do not edit.
  * compiler: Debian clang version 14.0.6
- * sources: e6b625487b8e1b6afbda42b8afeb07d90ba8ea028d0140616083b45087980b06
+ * sources: c17922d2829784fea749b103e189b8e47ef5fac2dcc3e80ea1899f2a2f5a2f2c
  */
 #include "launch.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Conversions of every rung against arithmetic that shares nothing with them: exact values by
-// ldexp, and the nearest one by looking for it among all. And the core's own fma.
+// Conversions of every instruction set against arithmetic that shares nothing with them: exact
+// values by ldexp, and the nearest one by looking for it among all. And the core's own fma.
 #include "cpu/fma.h"
 #include "lists.hpp"
 

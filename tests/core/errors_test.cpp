@@ -804,7 +804,7 @@ TEST_CASE("ranks that differ, and a rank that there cannot be", "[errors]")
          "all ranks, or send one rank's policy and state to all"},
         {{7, 0, 8},
          {8, 0, 8},
-         "two ranks with unlike policies or states were both stamped 7: give each rank its own "
+         "two ranks with unlike policies or states both set rank 7: give each rank its own "
          "number"},
     };
     for (const auto &row : rows)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Every rung against plain C, for every kernel of the list: output, largest magnitude and sum of
+// Every instruction set against plain C, for every kernel: output, largest magnitude and sum of
 // squares have the same bits wherever the data lies, and no byte beside it is read or written.
 #include <cfloat>
 #include <tuple>
@@ -24,27 +24,27 @@ struct Kernel {
 
 const gsc_kernels &plain_c()
 {
-    return *rungs_here()[0];
+    return *sets_here()[0];
 }
 
 /* Every kernel that plain C has. */
 std::vector<Kernel> all_kernels()
 {
-    using Rung = const gsc_kernels &;
+    using Set = const gsc_kernels &;
     constexpr Dtype none = {0, 0, "", 0, 0, 0};
     std::vector<Kernel> all;
     for (const Dtype &in : dtypes) {
         const uint32_t i = in.index;
-        all.push_back({"check", in, none, [=](Rung k) { return k.check[i]; }});
-        all.push_back({"norm", in, none, [=](Rung k) { return k.norm[i]; }, true});
+        all.push_back({"check", in, none, [=](Set k) { return k.check[i]; }});
+        all.push_back({"norm", in, none, [=](Set k) { return k.norm[i]; }, true});
         if (i <= gsc_f64)
-            all.push_back({"clamp", in, in, [=](Rung k) { return k.clamp[i]; }});
+            all.push_back({"clamp", in, in, [=](Set k) { return k.clamp[i]; }});
         for (const Dtype &out : dtypes) {
             const uint32_t o = out.index;
             if (i <= gsc_f64)
-                all.push_back({"add", in, out, [=](Rung k) { return k.add[i][o]; }, false, true});
+                all.push_back({"add", in, out, [=](Set k) { return k.add[i][o]; }, false, true});
             for (uint32_t does = 0; does < 4; does++) {
-                const auto unscale = [=](Rung k) { return k.unscale[does][i][o]; };
+                const auto unscale = [=](Set k) { return k.unscale[does][i][o]; };
                 const bool sums = does & GSC_SUMS, counts = does & GSC_COUNTS;
                 if (unscale(plain_c()))
                     all.push_back({"unscale", in, out, unscale, sums, false, counts});
@@ -57,11 +57,11 @@ std::vector<Kernel> all_kernels()
     return all;
 }
 
-std::string names(const std::vector<const gsc_kernels *> &rungs)
+std::string names(const std::vector<const gsc_kernels *> &sets)
 {
     std::string names;
-    for (const gsc_kernels *rung : rungs)
-        names += std::string(names.empty() ? "" : ", ") + rung->name;
+    for (const gsc_kernels *set : sets)
+        names += std::string(names.empty() ? "" : ", ") + set->name;
     return names.empty() ? "none" : names;
 }
 
@@ -126,7 +126,7 @@ class Fenced {
  * says nothing), the numbers that became zero and subnormal. */
 using Result = std::tuple<uint64_t, Bytes, uint64_t, uint64_t, uint64_t>;
 
-Result call(const gsc_kernels &rung, const Kernel &op, const Bytes &data, uint64_t n, double m,
+Result call(const gsc_kernels &set, const Kernel &op, const Bytes &data, uint64_t n, double m,
             Place place)
 {
     static Fenced from(0), to(1);
@@ -146,7 +146,7 @@ Result call(const gsc_kernels &rung, const Kernel &op, const Bytes &data, uint64
     gsc_norm norm = {};
     gsc_table table;
     if (op.tabled) {
-        gsc_table_make(&rung, op.in.index, m, &table);
+        gsc_table_make(&set, op.in.index, m, &table);
         norm.table = &table;
         norm.keeps_input = n % 2 == 1;
     }
@@ -157,11 +157,11 @@ Result call(const gsc_kernels &rung, const Kernel &op, const Bytes &data, uint64
         small.least = std::min(std::max(small.not_zero, op.in.normal()), small.normal);
     }
     gsc_norm *needed = op.norm || op.tabled || op.counts ? &norm : nullptr;
-    const uint64_t most = op.of(rung)(in, op.out.size ? out : nullptr, n, m, needed);
+    const uint64_t most = op.of(set)(in, op.out.size ? out : nullptr, n, m, needed);
     const auto is_input = [&](const void *at) {
         return n == 0 || std::memcmp(at, data.data(), in_bytes) == 0;
     };
-    const bool keeps = (op.norm || (norm.keeps_input && rung.looks_up)) &&
+    const bool keeps = (op.norm || (norm.keeps_input && set.looks_up)) &&
                        op.in.dtype == op.out.dtype && op.in.size <= 2;
     claim(!keeps || is_input(norm.input), "a kernel keeps its input", op.name);
     claim(from.marked_outside(in, in_bytes) && to.marked_outside(apart, in_place ? 0 : out_bytes) &&
@@ -221,20 +221,20 @@ std::vector<uint64_t> sizes_up_to(uint64_t last)
     return sizes;
 }
 
-/* Names the first rung and place that differ from plain C on aligned data; empty if none does. */
+/* Names the first set and place that differ from plain C on aligned data; empty if none does. */
 std::string difference(const Kernel &op, const Bytes &data, uint64_t n, double m,
                        const std::vector<Place> &places = {Place::aligned})
 {
     const Result expected = call(plain_c(), op, data, n, m, Place::aligned);
-    for (const gsc_kernels *rung : rungs_here())
+    for (const gsc_kernels *set : sets_here())
         for (Place place : places) {
             if (place == Place::in_place && (op.in.size != op.out.size || op.adds))
                 continue;
-            if ((rung == &plain_c() && place == Place::aligned) ||
-                call(*rung, op, data, n, m, place) == expected)
+            if ((set == &plain_c() && place == Place::aligned) ||
+                call(*set, op, data, n, m, place) == expected)
                 continue;
             std::ostringstream text;
-            text << rung->name << ": " << op.name << " " << op.in.name << " " << op.out.name
+            text << set->name << ": " << op.name << " " << op.in.name << " " << op.out.name
                  << ", n " << n << ", multiplier " << m << ", place " << static_cast<int>(place);
             return text.str();
         }
@@ -271,17 +271,17 @@ std::string first_difference(Fill fill, const std::vector<uint64_t> &sizes,
 /* For ci/test, which prints this line. */
 TEST_CASE("instruction sets", "[.instruction_sets]")
 {
-    printf("instruction sets tested: %s; this machine lacks: %s\n", names(rungs_here()).c_str(),
-           names(rungs_here(false)).c_str());
+    printf("instruction sets tested: %s; this machine lacks: %s\n", names(sets_here()).c_str(),
+           names(sets_here(false)).c_str());
 }
 
-TEST_CASE("every rung gives the bits of plain C for random bits", "[kernels][long]")
+TEST_CASE("every instruction set gives the bits of plain C for random bits", "[kernels][long]")
 {
     CHECK(first_difference(random_bits, sizes_up_to(300), {Place::aligned}) == "");
 }
 
 TEST_CASE(
-    "every rung gives the bits of plain C wherever the data lies, and touches nothing beside it",
+    "every set gives the bits of plain C wherever the data lies, and touches nothing beside it",
     "[kernels]")
 {
     const std::vector<uint64_t> small = sizes_up_to(70),
@@ -299,7 +299,7 @@ TEST_CASE(
     CHECK(first_difference(random_bits, small, {Place::in_place}) == "");
 }
 
-TEST_CASE("every rung gives the bits of plain C for all narrow values", "[kernels]")
+TEST_CASE("every instruction set gives the bits of plain C for all narrow values", "[kernels]")
 {
     for (const Kernel &op : all_kernels()) {
         const uint64_t patterns = op.in.size > 2 ? 0 : uint64_t{1} << 8 * op.in.size;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Calls on lists of tensors, as data. Each runs on fresh memory, on every rung, in place and apart,
-// and on threads, and must give what one naive loop over exact values gives: the bits of the
-// outputs and of the reports of the list and of each tensor. Nothing else may be touched.
+// Calls on lists of tensors, as data. Each runs on fresh memory, on every instruction set, in place
+// and apart, and on threads, and must give what one naive loop over exact values gives: the bits of
+// the outputs and of the reports of the list and of each tensor. Nothing else may be touched.
 #ifndef GSC_TESTS_CORE_LISTS_HPP
 #define GSC_TESTS_CORE_LISTS_HPP
 
@@ -15,12 +15,12 @@
 
 #include "support.hpp"
 
-/* The rung of the calls; NULL: the best. The linker takes the second for gsc_kernels_best. */
-inline const gsc_kernels *forced_rung;
+/* The set of the calls; NULL: the best. The linker takes the second for gsc_kernels_best. */
+inline const gsc_kernels *forced_set;
 extern "C" const gsc_kernels *__wrap_gsc_kernels_best(), *__real_gsc_kernels_best();
 extern "C" __attribute__((weak)) const gsc_kernels *__wrap_gsc_kernels_best()
 {
-    return forced_rung ? forced_rung : __real_gsc_kernels_best();
+    return forced_set ? forced_set : __real_gsc_kernels_best();
 }
 
 /* ---- a call ---- */
@@ -187,7 +187,7 @@ inline std::string difference(const Outcome &a, const Outcome &b)
 }
 
 /* Runs a call on fresh memory, full of a mark where the library is to write. */
-inline Outcome outcome(const Call &c, const gsc_kernels *rung = nullptr,
+inline Outcome outcome(const Call &c, const gsc_kernels *set = nullptr,
                        const gsc_exec *on = nullptr, bool apart = false,
                        gsc_status expected = GSC_OK)
 {
@@ -204,7 +204,7 @@ inline Outcome outcome(const Call &c, const gsc_kernels *rung = nullptr,
         c.want || c.clamp != 0 || c.has_policy || c.each || c.histogram || c.has_loss;
     const uint64_t n = c.entries.size();
     const int rounding = std::fegetround();
-    forced_rung = rung;
+    forced_set = set;
     std::memset(&o.report, 0x5a, sizeof o.report);
     o.each.resize(c.each ? n : 0, o.report);
     o.histogram.fill(c.histogram ? -1 : 0);
@@ -215,7 +215,7 @@ inline Outcome outcome(const Call &c, const gsc_kernels *rung = nullptr,
         run(c, on, image.in.data(), image.out.data(), has_options ? &options : nullptr,
             c.has_report ? &o.report : nullptr, &err);
     claim(status == expected, "a valid call succeeds", err.message);
-    forced_rung = nullptr;
+    forced_set = nullptr;
     claim(std::fegetround() == rounding, "the rounding mode stays");
     if (status != GSC_OK) {
         claim(image == fresh && difference(o, before).empty(), "a refused call writes nothing");
@@ -455,30 +455,30 @@ inline int32_t run_tasks(void *pool, gsc_task *task, void *data, uint64_t count)
 
 /* ---- the comparison ---- */
 
-/* Returns what plain C gives; `draw` picks the rung and the context of comparisons that one of
- * each is enough for. The model takes long for a long list. */
+/* Returns what plain C gives; `draw` picks the instruction set and the context of comparisons that
+ * one of each is enough for. The model takes long for a long list. */
 inline Outcome check_call(const Call &c, uint64_t draw, bool with_model = true)
 {
-    static const std::vector<const gsc_kernels *> rungs = rungs_here();
+    static const std::vector<const gsc_kernels *> sets = sets_here();
     static Pool pool;
     static const Context own(3), foreign(2, run_tasks, &pool);
     describe = [&] { return c.words(); };
-    const gsc_kernels *any_rung = rungs[draw % rungs.size()];
+    const gsc_kernels *any_set = sets[draw % sets.size()];
     const auto same_as = [](const Outcome &expected, const Outcome &o, const char *text) {
         const std::string wrong = difference(o, expected);
         claim(wrong.empty(), text, wrong);
     };
-    const Outcome first = outcome(c, rungs[0]);
-    for (uint64_t i = 1; i < rungs.size(); i++)
-        same_as(first, outcome(c, rungs[i]), "every rung gives the same bits");
-    same_as(first, outcome(c, any_rung, nullptr, true), "in place and apart are the same");
-    same_as(first, outcome(c, any_rung, draw / 8 % 2 ? &own.on : &foreign.on),
+    const Outcome first = outcome(c, sets[0]);
+    for (uint64_t i = 1; i < sets.size(); i++)
+        same_as(first, outcome(c, sets[i]), "every instruction set gives the same bits");
+    same_as(first, outcome(c, any_set, nullptr, true), "in place and apart are the same");
+    same_as(first, outcome(c, any_set, draw / 8 % 2 ? &own.on : &foreign.on),
             "threads change nothing");
 
     Call all = c;
     all.want = want_all;
     all.each = all.histogram = true;
-    same_as(first, only(c, outcome(all, any_rung)), "what else is wanted changes nothing");
+    same_as(first, only(c, outcome(all, any_set)), "what else is wanted changes nothing");
 
     bool in_kind = c.operation == UNSCALE && c.clamp == 0;
     for (const Entry &e : c.entries)
@@ -486,14 +486,14 @@ inline Outcome check_call(const Call &c, uint64_t draw, bool with_model = true)
     Call other = c;
     if (in_kind) {
         other.operation = CHECK;
-        Outcome checked = outcome(other, any_rung);
+        Outcome checked = outcome(other, any_set);
         checked.outputs = first.outputs;
         same_as(first, checked, "check reports what unscaling in place does");
     }
     if (c.operation == SCALE || c.operation == UNSCALE) {
         other = c;
         other.has_report = false;
-        Outcome silent = outcome(other, any_rung);
+        Outcome silent = outcome(other, any_set);
         silent.report = first.report;
         same_as(first, silent, "without a report all else is the same");
     }

@@ -15,8 +15,8 @@ gsc_state stepped(const gsc_policy &p, const gsc_state &from, uint64_t draw)
     return updated(p, from, report_of(draw % 5 ? '.' : 'x', static_cast<double>(1 + draw % 3)));
 }
 
-gsc_report stamped(const gsc_report &report, uint32_t rank, const gsc_policy *p = nullptr,
-                   const gsc_state *s = nullptr)
+gsc_report with_rank(const gsc_report &report, uint32_t rank, const gsc_policy *p = nullptr,
+                     const gsc_state *s = nullptr)
 {
     gsc_report out;
     REQUIRE(gsc_report_set_rank(nullptr, &report, p, s, rank, &out, nullptr) == GSC_OK);
@@ -27,7 +27,7 @@ uint64_t digest(const gsc_policy *p, const gsc_state *s)
 {
     uint64_t digest = 0; // of nothing there is none
     CHECK((gsc_state_digest(p, s, &digest, nullptr) == GSC_OK) == (p || s));
-    CHECK(stamped(measured, 0, p, s).digest == digest);
+    CHECK(with_rank(measured, 0, p, s).digest == digest);
     return digest;
 }
 
@@ -134,7 +134,7 @@ TEST_CASE("states of one digest go on alike", "[state]")
     CHECK(met > 500);
 }
 
-TEST_CASE("a stamp replaces the rank and the digest", "[state]")
+TEST_CASE("set_rank replaces the rank and the digest", "[state]")
 {
     Random random = {4};
     const gsc_policy p = preset_policy("torch");
@@ -145,7 +145,7 @@ TEST_CASE("a stamp replaces the rank and the digest", "[state]")
             expected.digest = digest(&p, &s);
             expected.status_rank_plus_1 = expected.first_rank_plus_1 = expected.last_rank_plus_1 =
                 expected.loss_rank_plus_1 = rank + 1;
-            CHECK(same(stamped(place, rank, &p, &s), expected));
+            CHECK(same(with_rank(place, rank, &p, &s), expected));
             REQUIRE(gsc_report_set_rank(nullptr, &place, &p, &s, rank, &place, nullptr) == GSC_OK);
             CHECK(same(place, expected));
         }
@@ -161,7 +161,7 @@ TEST_CASE("a merge names the rank of the error, of the first overflow and of the
     failed.status = GSC_ERROR_MEMORY;
     const auto ranks = [](std::vector<gsc_report> reports) {
         for (uint32_t i = 0; i < reports.size(); i++)
-            reports[i] = stamped(reports[i], i);
+            reports[i] = with_rank(reports[i], i);
         const gsc_report r = merged(reports);
         return std::vector<uint32_t>{r.status_rank_plus_1, r.first_rank_plus_1, r.last_rank_plus_1};
     };
@@ -175,12 +175,12 @@ TEST_CASE("a merge names the rank of the error, of the first overflow and of the
 
 TEST_CASE("a report without a digest agrees with all, and a merge keeps the digest", "[state]")
 {
-    gsc_report failed = {}, stamp = measured;
+    gsc_report failed = {}, ranked = measured;
     failed.status = GSC_ERROR_MEMORY;
     failed.overflow = 1;
-    stamp.digest = 42;
+    ranked.digest = 42;
     for (const gsc_report &other : {measured, failed}) {
-        const gsc_report r = merged({other, stamp, other});
+        const gsc_report r = merged({other, ranked, other});
         CHECK(r.digest == 42);
         CHECK(r.status == other.status);
     }

@@ -471,13 +471,13 @@ inline gsc_report merged_by_hand(const Reports &reports, uint32_t kind = GSC_MER
 }
 
 /* The instruction sets that this machine has, or those that it lacks. */
-inline std::vector<const gsc_kernels *> rungs_here(bool that_run = true)
+inline std::vector<const gsc_kernels *> sets_here(bool that_run = true)
 {
     std::vector<const gsc_kernels *> all;
     bool runs;
-    for (uint32_t i = 0; const gsc_kernels *rung = gsc_kernels_rung(i, &runs); i++)
+    for (uint32_t i = 0; const gsc_kernels *set = gsc_kernels_of_set(i, &runs); i++)
         if (runs == that_run)
-            all.push_back(rung);
+            all.push_back(set);
     return all;
 }
 

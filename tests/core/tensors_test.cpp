@@ -75,7 +75,7 @@ constexpr Operation operations[] = {SCALE, CHECK, UNSCALE, ACCUMULATE};
 
 } // namespace
 
-TEST_CASE("random calls give the bits of the numerics on every rung, on threads and in place",
+TEST_CASE("random calls give the bits of the numerics on every set, on threads and in place",
           "[tensors]")
 {
     uint64_t calls = 0;
@@ -391,12 +391,12 @@ TEST_CASE("in any floating-point mode calls succeed, and count what is not finit
                     for (Entry &e : each->entries)
                         e.in_place &= operation != ACCUMULATE;
                 const Outcome usual = outcome(c);
-                for (const gsc_kernels *rung : rungs_here())
+                for (const gsc_kernels *set : sets_here())
                     for (const Mode &mode : modes()) {
                         const InMode now(mode);
-                        const Outcome o = outcome(c, rung);
-                        outcome(rest, rung);
-                        CAPTURE(operation, scale, in.name, rung->name, mode.name);
+                        const Outcome o = outcome(c, set);
+                        outcome(rest, set);
+                        CAPTURE(operation, scale, in.name, set->name, mode.name);
                         CHECK(o.report.overflow == usual.report.overflow);
                         CHECK(o.report.nan_count == usual.report.nan_count);
                         CHECK(o.report.inf_count == usual.report.inf_count);
@@ -410,7 +410,7 @@ TEST_CASE("in any floating-point mode calls succeed, and count what is not finit
             }
 }
 
-TEST_CASE("gsc_info names the rung that GSC_CPU asks for, or says why not", "[info]")
+TEST_CASE("gsc_info names the instruction set that GSC_CPU asks for, or says why not", "[info]")
 {
     gsc_info info = GSC_INFO_INIT;
     REQUIRE(gsc_info_get(&info, nullptr) == GSC_OK);
@@ -429,8 +429,8 @@ TEST_CASE("gsc_info names the rung that GSC_CPU asks for, or says why not", "[in
     // The first CPUs with AVX-512 have no VBMI, and their owners are to know.
     CHECK((note.find("without AVX-512 F, BW, DQ, VL and VBMI (scalar") != std::string::npos) ==
           (asked == "avx512" && !can));
-    const auto has = [&](const char *rung) {
-        return std::count(available.begin(), available.end(), rung) == 1;
+    const auto has = [&](const char *set) {
+        return std::count(available.begin(), available.end(), set) == 1;
     };
     const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
     CHECK(has("avx2") == avx2);

@@ -27,9 +27,9 @@ for compiler in gcc clang; do
   done
 done
 digests() { # OBJECT: on each instruction set that there may be
-  local rung
+  local name
   gcc -O2 -D_POSIX_C_SOURCE=200809L -I"$one" "$source/tests/parity/parity.c" "$1" -o "$1.parity" -pthread -lm
-  for rung in '' scalar avx2; do GSC_CPU=$rung "$1.parity" "$steps"; done
+  for name in '' scalar avx2; do GSC_CPU=$name "$1.parity" "$steps"; done
 }
 wanted=$(digests "$(find "$scratch/prefix" -name libgradscaler.a)")
 compile() { # COMPILER [FLAG...]: as a user does

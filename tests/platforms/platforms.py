@@ -89,9 +89,9 @@ def compile_for(platform):
     return linked.stderr if linked.returncode != 0 else None
 
 
-def digest(command, rung):
+def digest(command, name):
     """Returns what the client prints, or the end of its errors."""
-    environment = os.environ | {"WINEDEBUG": "-all", "WINEPREFIX": str(BUILD / "wine"), "GSC_CPU": rung}
+    environment = os.environ | {"WINEDEBUG": "-all", "WINEPREFIX": str(BUILD / "wine"), "GSC_CPU": name}
     result = run([*command, FILE], env=environment)
     return result.stdout.strip() if result.returncode == 0 else (result.stderr or result.stdout).strip()[-300:]
 
@@ -108,8 +108,8 @@ def try_platform(platform, expected):
     if runner and not shutil.which(runner[0]):
         return row | {"run": f"{runner[0]} is not installed", "wrong": f"install {runner[0]}"}
     row["run"] = runner[0].removesuffix("-static") if runner else "here"
-    found = {rung: digest([*runner, platform.program()], rung) for rung in ("", "scalar")}
-    wrong = [f"GSC_CPU={rung}: {text}" for rung, text in found.items() if text != expected]
+    found = {name: digest([*runner, platform.program()], name) for name in ("", "scalar")}
+    wrong = [f"GSC_CPU={name}: {text}" for name, text in found.items() if text != expected]
     return row | {"digest": "different" if wrong else "equal", "wrong": "; ".join(wrong)}
 
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Makes the kernels of a rung. The rung's file has one inlined function for each kind of kernel:
- * multiply, check, count, find, add. Its first arguments are constants: dtypes, and bits that say
- * what to do. These macros call it for each dtype or pair, and so make the table's functions.
+ * Makes the kernels of an instruction set, in a file with one inlined function for each kind of
+ * kernel: multiply, check, count, find, add. Its first arguments are constants: dtypes, and bits
+ * that say what to do. These macros call it for each dtype or pair, and install the result.
  */
 #define GSC_KERNEL(name, call)                                                                     \
     static uint64_t name(const void *from, void *to, uint64_t n, double number, gsc_norm *norm)    \
