@@ -368,12 +368,6 @@ GSC_INLINE ints merge_upper(ints even, ints odd)
                   _mm256_blend_epi16(lower.high, odd.high, 0xaa)};
 }
 
-GSC_INLINE ints merge_cb16(ints even, ints odd, ints bits)
-{
-    return ints_or(merge_upper(ints_shl(even, 2), ints_shl(odd, 2)),
-                   ints_and(bits, ints_set(0x80008000)));
-}
-
 /* ---- widths ---- */
 
 GSC_INLINE half half_of(ints x, int k)
@@ -483,28 +477,7 @@ GSC_INLINE __m128i f8_e4m3fn_shifted(__m128i upper)
     return _mm_or_si128(bits, _mm_and_si128(next, _mm_set1_epi16(0x4000)));
 }
 
-GSC_INLINE half f8_e4m3fn_to_f16(quarter bits)
-{
-    const half upper = bytes_up(bits, 8);
-    return (half){f8_e4m3fn_shifted(upper.low), f8_e4m3fn_shifted(upper.high)};
-}
-
-GSC_INLINE floats byte_widen(enum gsc_real_dtype dtype, ints bits, int k, quarter from)
-{
-    (void)bits, (void)k;
-    return dtype == gsc_f8_e5m2 ? f16_widen(bytes_up(from, 8))
-                                : floats_mul(f16_widen(f8_e4m3fn_to_f16(from)), floats_set(0x1p8f));
-}
-
-/* Not used: the values of bytes are computed from their bits. */
-typedef int byte_values;
-enum { SUMS_AT_ONCE = 0, BYTE_UNIT = 256 /* of f8_e4m3fn */ };
-
-GSC_INLINE byte_values byte_values_load(enum gsc_real_dtype dtype)
-{
-    (void)dtype;
-    return 0;
-}
+#include "derived.h"
 
 GSC_INLINE floats byte_value(enum gsc_real_dtype dtype, byte_values values, ints bits, int k)
 {
@@ -517,11 +490,6 @@ GSC_INLINE floats byte_value(enum gsc_real_dtype dtype, byte_values values, ints
     return f16_widen(
         k % 2 == 0 ? (half){_mm256_castsi256_si128(first), _mm256_castsi256_si128(last)}
                    : (half){_mm256_extracti128_si256(first, 1), _mm256_extracti128_si256(last, 1)});
-}
-
-GSC_INLINE void byte_order(floats *a, floats *b, floats *c, floats *d)
-{
-    (void)a, (void)b, (void)c, (void)d; /* they are in order */
 }
 
 /*

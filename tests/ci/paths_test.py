@@ -109,7 +109,7 @@ def check_makefile(top, clone, compiler):
     fill(library.parent)
     (library.parent / "real.a").touch()
     library.symlink_to("real.a")
-    made = {objects, nif, objects / "gradscaler_nif.o"}
+    made = {objects, nif, objects / "c_src-gradscaler_nif.o"}
     make("all", made, GRADSCALER_LIB_DIR=str(library.parent))
     library.touch()
     make("all", {nif}, GRADSCALER_LIB_DIR=str(library.parent))
