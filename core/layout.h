@@ -4,6 +4,8 @@
 
 #include "gradscaler_cuda.h"
 
+#define GSC_SHARED_BYTES 4194304
+
 _Static_assert(sizeof(gsc_error) == 512, "gsc_error");
 _Static_assert(offsetof(gsc_error, status) == 0, "gsc_error.status");
 _Static_assert(offsetof(gsc_error, argument) == 4, "gsc_error.argument");

@@ -248,7 +248,7 @@ def version_script(manifest):
 
 def layout_assertions(manifest):
     lines = ["/* SPDX-License-Identifier: MIT */", f"/* {NOTE} */", "#include <stddef.h>", ""]
-    lines += ['#include "gradscaler_cuda.h"', ""]
+    lines += ['#include "gradscaler_cuda.h"', "", f"#define GSC_SHARED_BYTES {manifest.library.shared_bytes}", ""]
     for item in manifest.structs.values():
         lines.append(f'_Static_assert(sizeof({item.name}) == {item.size}, "{item.name}");')
         for field in item.fields:

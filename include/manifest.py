@@ -25,7 +25,7 @@ MEMBER = {"name": str, "type": str, "pass?": str, "takes?": str}
 FIELD = MEMBER | {"doc": str, "array?": int, "since?": str}
 ARGUMENT = MEMBER | {"null?": str, "count?": str, "counts?": str, "required?": bool, "unit?": str, "const?": bool}
 VALUE = {"name": str, "value": int, "doc": str, "since?": str}
-LIBRARY = {"name": str, "version": str, "first": str, "cuda_version": int, "doc": str}
+LIBRARY = {"name": str, "version": str, "first": str, "cuda_version": int, "shared_bytes?": int, "doc": str}
 ITEMS = {
     "section": {"section": str, "header?": ("cuda",), "doc?": str},
     "constants": {

@@ -158,7 +158,8 @@ def structs(manifest):
         "import contextlib",
         "import ctypes as c",
     ]
-    lines += ["import enum", "", "from . import _gradscaler"]
+    lines += ["import enum", "", "from . import _gradscaler", ""]
+    lines.append(f"SHARED_BYTES = {manifest.library.shared_bytes}  # the size from which threads share a list")
     for item in groups(manifest):
         lines += ["", "", *constants(manifest, item)]
     lines += ["", "", "class Struct(c.Structure):", '    """The base of all structs: repr shows the fields."""', ""]

@@ -10,12 +10,12 @@
 
 #include "block.h"
 #include "cpu.h"
+#include "layout.h"
 
 enum {
-    BATCH = 512,             /* most chunks in a batch */
-    TASKS = 48,              /* most shares of a batch */
-    STREAM_BYTES = 16 << 20, /* from this input size on, output bypasses the caches */
-    PARALLEL_BYTES = 4 << 20 /* below this, waking threads costs more than they save */
+    BATCH = 512,            /* most chunks in a batch */
+    TASKS = 48,             /* most shares of a batch */
+    STREAM_BYTES = 16 << 20 /* from this input size on, output bypasses the caches */
 };
 
 static uint64_t least(uint64_t a, uint64_t b)
@@ -336,7 +336,7 @@ static bool run_pass(const gsc_pass *pass, const gsc_cpu *cpu, uint64_t bytes, b
     batch b;
     sums sums = {{0, 0, 0}, {0, 0, 0}};
     uint64_t tasks = 1;
-    if (cpu && cpu->threads > 1 && bytes >= PARALLEL_BYTES) {
+    if (cpu && cpu->threads > 1 && bytes >= GSC_SHARED_BYTES) {
         const uint64_t threads = least(cpu->threads, TASKS);
         tasks = threads * least(4, TASKS / threads);
         fegetenv(&b.environment);

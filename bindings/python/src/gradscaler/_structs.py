@@ -9,6 +9,8 @@ import enum
 
 from . import _gradscaler
 
+SHARED_BYTES = 4194304  # the size from which threads share a list
+
 
 class Status(enum.IntEnum):
     """Statuses that calls return."""

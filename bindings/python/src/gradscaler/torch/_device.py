@@ -13,13 +13,12 @@ from .. import _cuda
 from .. import _gradscaler as c
 from .._policy import Policy
 from .._report import Report
-from .._structs import ExecFlag, Factor, MergeKind
+from .._structs import SHARED_BYTES, ExecFlag, Factor, MergeKind
 
 SIZE, FACTOR = ctypes.sizeof(Report), ctypes.sizeof(Factor)
 FOUND, OVERFLOW, STATUS, MEASURED, KIND = 0, 1, 2, 3, Report.kind.offset // 4  # words of a report
 CPU = torch.device("cpu")
 PLAIN = {torch.Tensor, torch.nn.Parameter}
-_SHARED = 4 << 20  # bytes from which threads share a call
 _PARTS = int(MergeKind.SHARDS)
 
 
@@ -58,7 +57,7 @@ def on(device: torch.device, size: int = 0, held: Any = None, options: Any = Non
     global _threads
     number = ordinal(device)
     if number is None:
-        if size < _SHARED:
+        if size < SHARED_BYTES:
             return None
         threads = torch.get_num_threads()
         if threads != _threads[0]:
