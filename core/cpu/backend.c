@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The CPU's table of operations; contexts, memory, and steps of factors, reports and states, which
- * step.h runs and this file explains.
+ * The CPU's table of operations; contexts, memory, and steps of factors, reports and states: step.h
+ * runs a step, and this file makes the error message.
  */
 #include "cpu.h"
 
