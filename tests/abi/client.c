@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * A program that trains, and loads bytes that its version saved. A release keeps it with its
- * header, its table of signatures and its bytes, so that they meet every later library.
+ * header, the digest of its ABI and its bytes, so that they meet every later library.
  */
 #include <math.h>
 #include <stdio.h>

@@ -1,20 +1,52 @@
 # SPDX-License-Identifier: MIT
-"""Keeps the promises of the releases: compares the manifest with each release's under tests/abi/released/.
+"""Keeps the promises of the releases: compares the manifest with the digest of each, tests/abi/released/*/abi.json.
 
-ci/generate runs this before it writes anything. With --release it adds the present version instead: its manifest, its
-headers, its signatures, and the client that runs against every later library.
+ci/generate runs this before it writes anything. --digest prints the digest of the present manifest; --release adds the
+present version: its digest, its headers, and the client that runs against every later library.
 """
 
+import json
 import shutil
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
-from generate import signatures
 from manifest import PATH, ROOT, ManifestError, load, version_of
 
 CLIENT = Path("tests/abi/client.c")
 HEADERS = PATH.with_suffix(".h"), PATH.with_name("gradscaler_cuda.h")
 RELEASED = ROOT / CLIENT.with_name("released")
+# What a release promises of an item, a constant, a field or an argument.
+PROMISED = """
+    what name since header prefix kind type base c value values size fields offset bytes array reserved passing takes
+    returns capture args null count required const
+""".split()
+
+
+class Released(SimpleNamespace):
+    """What a digest says of the manifest or a part of it; None for what it leaves out."""
+
+    def __getattr__(self, name):
+        return None
+
+
+def promises(part):
+    if isinstance(part, list):
+        return [promises(each) for each in part]
+    if not isinstance(part, SimpleNamespace):
+        return part
+    found = {key: promises(getattr(part, key, None)) for key in PROMISED}
+    return {key: value for key, value in found.items() if value is not None and value is not False}
+
+
+def digest(manifest):
+    """Returns JSON with an item in each line."""
+    items = [json.dumps(promises(item)) for item in manifest.items if item.what != "section"]
+    return f'{{"cuda_version": {manifest.library.cuda_version}, "items": [\n' + ",\n".join(items) + "\n]}\n"
+
+
+def read(path):
+    return json.loads(path.read_text(), object_hook=lambda table: Released(**table))
 
 
 def check_same(where, new, old, verb="is"):
@@ -59,12 +91,12 @@ def check_callable(old, new):
     arguments = (", ".join(arg.name for arg in item.args) for item in (new, old))
     check_same(old.name, *arguments, "has the arguments")
     for was, now in zip(old.args, new.args, strict=True):
-        check_same(was.where, type_of(now, now.count), type_of(was, was.count))
-        check_same(was.where, now.takes, was.takes, "takes")
+        check_same(now.where, type_of(now, now.count), type_of(was, was.count))
+        check_same(now.where, now.takes, was.takes, "takes")
         if was.null and not now.null:
-            raise ManifestError(f"{was.where}: NULL is refused, but was released as: {was.null}")
+            raise ManifestError(f"{now.where}: NULL is refused, but was released as: {was.null}")
         if now.required and not was.required:
-            raise ManifestError(f"{was.where}: is required, but was released as NULL with {was.count} = 0")
+            raise ManifestError(f"{now.where}: is required, but was released as NULL with {was.count} = 0")
 
 
 def check_callback(old, new, version):
@@ -92,11 +124,11 @@ def check_struct(old, new, version):
         if was.reserved:  # its bytes may have got names since; what is left of it may lie further on
             continue
         if now is None:
-            raise ManifestError(f"{was.where}: is missing, but was released")
-        check_same(was.where, type_of(now, now.array), type_of(was, was.array))
-        check_same(was.where, f"byte {now.offset}", f"byte {was.offset}", "is at")
-        check_same(was.where, now.takes, was.takes, "takes")
-        check_since(was.where, was, now)
+            raise ManifestError(f"{old.name}.{was.name}: is missing, but was released")
+        check_same(now.where, type_of(now, now.array), type_of(was, was.array))
+        check_same(now.where, f"byte {now.offset}", f"byte {was.offset}", "is at")
+        check_same(now.where, now.takes, was.takes, "takes")
+        check_since(now.where, was, now)
     for now in fields.values():
         within = [at(old, byte) for byte in range(now.offset, min(now.offset + now.bytes, old.size))]
         if not all(was and was.reserved for was in within):
@@ -109,43 +141,44 @@ def check_alias(old, new, version):
     check_same(old.name, new.type, old.type)
 
 
-def check(old, new):
-    """Raises ManifestError where a client of the old manifest would notice the new one."""
+def check(old, new, version):
+    """Raises ManifestError where a client of the release with this version would notice the new manifest."""
     items = {item.name: item for item in new.items if item.what != "section"}
-    cuda_changed = new.library.cuda_version != old.library.cuda_version
-    if new.library.cuda_version < old.library.cuda_version:
-        check_same("library", new.library.cuda_version, old.library.cuda_version, "cuda_version is")
+    cuda_changed = new.library.cuda_version != old.cuda_version
+    if new.library.cuda_version < old.cuda_version:
+        check_same("library", new.library.cuda_version, old.cuda_version, "cuda_version is")
     for was in old.items:
-        if was.what == "section":
-            continue
         now = items.pop(was.name, None)
-        if was.header == "cuda" and cuda_changed and (now is None or version_of(now.since) > old.version[:2]):
+        if was.header == "cuda" and cuda_changed and (now is None or version_of(now.since) > version):
             continue  # provisional; on ELF, programs of the old header do not find the function
         if now is None or now.what != was.what:
             raise ManifestError(f"{was.name}: is missing, but was released")
         check_since(was.name, was, now)
         if was.what != "opaque":
-            globals()[f"check_{was.what}"](was, now, old.version[:2])
+            globals()[f"check_{was.what}"](was, now, version)
     for now in items.values():
-        check_new(now.name, now, old.version[:2])
+        check_new(now.name, now, version)
 
 
 def main():
     manifest = load()
-    for path in sorted(RELEASED.glob(f"*/{PATH.name}")):
+    if sys.argv[1:] == ["--digest"]:
+        print(digest(manifest), end="")
+        return
+    for path in sorted(RELEASED.glob("*/abi.json")):
         try:
-            check(load(path), manifest)
+            check(read(path), manifest, version_of(path.parent.name))
         except ManifestError as error:
             sys.exit(f"{PATH}: {error} (release {path.parent.name})")
     if sys.argv[1:] != ["--release"]:
         return
     folder = RELEASED / "{}.{}".format(*manifest.version)
-    if (folder / PATH.name).exists():
+    if (folder / "abi.json").exists():
         sys.exit(f"{folder.relative_to(ROOT)} is there already: what was released stays as it is")
     folder.mkdir(parents=True, exist_ok=True)
-    for path in (PATH, *HEADERS, CLIENT, CLIENT.with_name("saved.inc")):
+    for path in (*HEADERS, CLIENT, CLIENT.with_name("saved.inc")):
         shutil.copyfile(ROOT / path, folder / path.name)
-    (folder / "signatures.inc").write_text(signatures(manifest))
+    (folder / "abi.json").write_text(digest(manifest))
     print(f"wrote {folder.relative_to(ROOT)}")
 
 
