@@ -37,14 +37,26 @@ NAMES = {
 for kind, printed in PRINTED.items():
     assert runner.failures(printed) == NAMES[kind], (kind, runner.failures(printed))
 
+# Whatever ci/test could run is in its table.
+functions = re.findall(r"^((?:build|test)_\w+)\(\)", (ROOT / "ci/components.sh").read_text(), re.MULTILINE)
+assert functions == [step.command for step in runner.BUILDS + runner.COMPONENTS], functions
+
 COMPONENTS = """
+only=$3
 packages() { :; }
 venv() { :; }
-release() { :; }
-wheel() { echo 'error: no compiler'; return 1; }
-format() { [ -z "$only" ] || echo "NOTE: only $only"; }
-core() { echo x >>rounds; [ "$(wc -l <rounds)" != 3 ] || { echo 'CHECK FAILED: third'; return 1; } }
-c() { echo 'expected 1, not 2'; echo 'CHECK FAILED: digits'; return 1; }
+# 1 s
+build_release() { :; }
+# 1 s; after release
+build_wheel() { echo 'error: no compiler'; return 1; }
+# 1 s; levels quick
+test_format() { [ -z "$only" ] || echo "NOTE: only $only"; }
+# 1 s; after release; levels quick
+test_core() { echo x >>rounds; [ "$(wc -l <rounds)" != 3 ] || { echo 'CHECK FAILED: third'; return 1; } }
+# 1 s; after release; levels quick
+test_c() { echo 'expected 1, not 2'; echo 'CHECK FAILED: digits'; return 1; }
+# 1 s; after wheel; levels quick
+test_python() { :; }
 """
 
 with tempfile.TemporaryDirectory() as folder:
