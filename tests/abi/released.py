@@ -20,7 +20,7 @@ RELEASED = ROOT / CLIENT.with_name("released")
 PROMISED = """
     what name since header prefix kind type base c value values size fields offset bytes array reserved passing takes
     returns capture args null count required const
-""".split()
+"""
 
 
 class Released(SimpleNamespace):
@@ -35,7 +35,7 @@ def promises(part):
         return [promises(each) for each in part]
     if not isinstance(part, SimpleNamespace):
         return part
-    found = {key: promises(getattr(part, key, None)) for key in PROMISED}
+    found = {key: promises(getattr(part, key, None)) for key in PROMISED.split()}
     return {key: value for key, value in found.items() if value is not None and value is not False}
 
 
