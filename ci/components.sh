@@ -10,6 +10,7 @@ order=$4 # random, or empty
 at_least() { case $1 in default) [ "$level" != quick ] ;; all) [ "$level" = all ] ;; esac }
 
 # Each runs tests of one kind; if $only is a test of another, none.
+# shellcheck disable=SC2053 # $1 is a pattern
 mine() { [ -z "$only" ] || [[ $only == $1 ]]; }
 
 # check NAME COMMAND...
@@ -54,17 +55,23 @@ build_nif() { elixir_binding; }
 # 20 s; after release; debian cargo rustfmt
 build_crate() { rust_binding; }
 
-# 5 s; debian clang-format make; python format; levels quick
-test_format() { # layout is decided by the formatters; ci/test itself; recipes delete nothing outside their folder
+# 10 s; debian clang-format make shellcheck; python format; levels quick
+test_format() { # layout is decided by the formatters; shell scripts, spelling; ci/test itself; recipes delete nothing outside their folder
   check runner tests/ci/runner_test.py
   check paths tests/ci/paths_test.py
   check links bash -c '! git ls-files --stage | grep ^120000' # Windows checks them out as text
-  local sources
+  local sources scripts texts
   sources=$(git ls-files '*.c' '*.h' '*.cpp' '*.cu' ':!include' ':!tests/abi/released' | grep -vxF \
     -e core/layout.h -e bindings/elixir/c_src/gradscaler_nif.c)
+  scripts=$(git ls-files ci/*.sh packaging/*.sh && git grep -lE '^#!.*[/ ](ba)?sh$' -- bindings ci packaging tests)
+  texts=$(git ls-files ':!*.lock' ':!ci/locks' ':!*.json' ':!*.svg' ':!core/cuda/ptx.c')
   check clang-format clang-format --dry-run --Werror $sources
   check ruff $python -m ruff check --quiet --config bindings/python/pyproject.toml . ci/test ci/lock
   check ruff-format $python -m ruff format --quiet --check --config bindings/python/pyproject.toml . ci/test ci/lock
+  # Not what is wrong only without setup.sh: names of others (SC1090, SC2034, SC2154), a cd that can fail (SC2164).
+  check shellcheck shellcheck --shell=bash --severity=warning --exclude=SC1090,SC2034,SC2154,SC2164 $scripts
+  check codespell $python -m codespell_lib --ignore-words-list \
+    arithmetics,childs,datas,factorin,inout,missings,overflw,recomended,reenable,ser $texts
 }
 
 # 20 s; debian clang
@@ -104,7 +111,7 @@ test_rust() { # both crates: layout, tests, training; with --all lints, document
   rust_environment
   digits
   check digits build/rust/debug/examples/digits build/digits.bin
-  local oldest= build=$PWD/build
+  local oldest='' build=$PWD/build
   if at_least all; then
     oldest=$(oldest_rust)
     build sanitize_gcc gradscaler_static
@@ -141,7 +148,7 @@ test_elixir() { # layout, warnings, tests, and with --all the tests under saniti
   at_least all || return 0
   MIX_BUILD_PATH=$build/elixir-sanitize GRADSCALER_LIB_DIR=$build/sanitize_gcc mix_tests test/sanitize.sh
   if has_hex; then
-    MIX_ENV=dev MIX_BUILD_PATH=$build/elixir-docs mix do deps.get, docs --output "$build/elixir-docs/html"
+    MIX_ENV=dev MIX_BUILD_PATH=$build/elixir-docs mix 'do' deps.get, docs --output "$build/elixir-docs/html"
   else
     say "NOT RUN: mix docs, as ExDoc comes with Hex, which is not installed"
   fi
@@ -149,7 +156,7 @@ test_elixir() { # layout, warnings, tests, and with --all the tests under saniti
 
 # 60 s; after wheel; python python; more_python audit; levels quick default
 test_python() { # the wheel, its tests, its stable ABI
-  ls build/wheel | grep -x 'gradscaler-.*-cp311-abi3-.*\.whl'
+  compgen -G 'build/wheel/gradscaler-*-cp311-abi3-*.whl'
   pytests bindings/python/tests -n 2
   digits
   check digits $python bindings/python/examples/digits.py build/digits.bin

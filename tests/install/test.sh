@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Builds the C example as users do, against an installed copy and with the sources in its own tree: test.sh BUILD_DIR
+# shellcheck disable=SC2046,SC2206,SC2207 # the words of pkg-config are arguments
 set -euo pipefail
 build=$1
 prefix=$(mktemp -d)

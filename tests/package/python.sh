@@ -11,7 +11,7 @@ pip() { "$1" -m pip --quiet --disable-pip-version-check --no-input "${@:2}"; }
 export PYTHONDONTWRITEBYTECODE=1 PYTHONSAFEPATH=1
 
 # digest COMMAND...: the same gradients by a Python, which must give the digest that the first one gave.
-first= count=0
+first='' count=0
 digest() {
   local found
   found=$("$@" bindings/python/tests/parity.py build/parity/steps.bin 2>&1 </dev/null | tr -d '\r') ||
