@@ -69,8 +69,8 @@ defmodule GradScaler.Native do
   #
   # `exec` is nil, `:dirty` for a call on host memory that moves itself to a dirty CPU scheduler, or a device. On a CUDA
   # device tensors are {dtype, memory, offset, bytes}, outputs are written in place and structs are binaries all the
-  # same: each call waits for its results, on a dirty IO scheduler. A device is freed with the last term that names it or
-  # its memory. Memory, which is not cleared, is freed with the last term that names it, or by memory_destroy.
+  # same: each call waits for its results, on a dirty IO scheduler. A device is freed with the last term that names
+  # it or its memory. Memory, which is not cleared, is freed with the last term that names it, or by memory_destroy.
 
   # Loaded by the first call, not by the compiler, which runs before the library is there.
   @compile {:autoload, false}
