@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import math
 import operator
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from . import _gradscaler as c
@@ -31,6 +31,14 @@ def _name_argument(error: c.Error, names: Mapping[str, str]) -> None:
         name = names.get(error.name, error.name) + (f"[{error.index}]" if error.index >= 0 else "")
         where = ".".join(filter(None, (name, error.field)))
         error.args = (f"{where} {'must not be None' if error.status == Status.ERROR_NULL else error.why}",)
+
+
+def _meant(name: str, known: Sequence[str]) -> str:
+    """Returns which of the known names is meant by a wrong one, or else all."""
+    import difflib
+
+    near = difflib.get_close_matches(name, known, 1)
+    return f": did you mean {near[0]!r}?" if near else f"; it has {', '.join(known)}"
 
 
 def _short_repr(value: Any) -> str:

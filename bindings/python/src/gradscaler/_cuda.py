@@ -156,6 +156,13 @@ class Device:
         except IndexError:
             return CallMemory(self.context)
 
+    def copy_for_graphs(self, struct: Any) -> tuple[Any, Any]:
+        """Copies a struct to memory that all devices see; returns the memory and the copy."""
+        memory = c.gsc_memory_create(self.context, c.GSC_MEMORY_HOST, ctypes.sizeof(struct))
+        memoryview(memory)[: ctypes.sizeof(struct)] = bytes(struct)
+        self.graphs.append(memory)
+        return memory, type(struct).from_buffer(memoryview(memory))
+
 
 _unfinished: list[Any] = []
 
@@ -265,11 +272,8 @@ class Call:
 
     def __init__(self, function: Any, lists: Lists, options: Mapping[str, Any], loss: Any = None) -> None:
         self.function, (self.stream, self.one_stream, self.captured) = function, lists.stream()
-        self.lists, self.arrays, self.exported = (
-            lists,
-            len(lists.arrays[0]),
-            lists.exported,
-        )  # alive until the device is done
+        self.lists, self.arrays = lists, len(lists.arrays[0])
+        self.exported = lists.exported  # alive until the device is done
         self.options = dict(options)
         self.host_loss = loss if isinstance(loss, _structs.Loss) else _structs.Loss.UNKNOWN
         if self.captured and self.host_loss:

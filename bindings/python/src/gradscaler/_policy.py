@@ -12,7 +12,7 @@ from typing import Any
 
 from . import _entries, _structs
 from . import _gradscaler as c
-from ._arguments import _argument_names, _html, _short_repr
+from ._arguments import _argument_names, _html, _meant, _short_repr
 from ._entries import Note
 from ._structs import Trait
 
@@ -85,7 +85,9 @@ class Policy(_structs.Policy):
 
     def _set(self, name: str, value: float) -> None:
         if name not in _FIELDS:
-            raise TypeError(f"a policy has no field {name!r}{_suggestion(name)}")
+            is_policy = ": a policy, or the name of a preset, is the first argument"
+            why = is_policy if name in ("policy", "preset") else _meant(name, _FIELDS)
+            raise TypeError(f"a policy has no field {name!r}{why}")
         if name == "init_scale" and value == 0:
             raise ValueError("init_scale is 0: it must be above 0")  # in C, 0 means the default, 1
         try:
@@ -144,15 +146,6 @@ class Policy(_structs.Policy):
 
 # help(Policy) also describes the fields.
 Policy.__doc__ = f"{(Policy.__doc__ or '').rstrip()}\n\n    {_structs.Policy._fields_doc_}"
-
-
-def _suggestion(name: str) -> str:
-    if name in ("policy", "preset"):
-        return ": a policy, or the name of a preset, is the first argument"
-    import difflib
-
-    near = difflib.get_close_matches(name, _FIELDS, 1)
-    return f": did you mean {near[0]!r}?" if near else f"; it has {', '.join(_FIELDS)}"
 
 
 def warn_if_idle(policy: Policy) -> None:

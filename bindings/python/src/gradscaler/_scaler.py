@@ -10,13 +10,13 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from . import _checkpoints, _cuda, _devices, _history, _structs
+from . import _call, _checkpoints, _cuda, _history, _structs
 from . import _gradscaler as c
-from ._arguments import _argument_names, _html, _index, _name_argument, _number, _positive, _power, _short_repr
-from ._arrays import Arrays, Container, _dtype, _is_framework_tensor, _Lists, _lists_of, _loss
+from ._arguments import _argument_names, _html, _index, _meant, _name_argument, _number, _positive, _power, _short_repr
+from ._arrays import Arrays, Container, _dtype, _is_framework_tensor, _Lists, _lists_of
 from ._checkpoints import Note
 from ._policy import Policy, warn_if_idle
-from ._report import _SIZE, LateReport, Report, _has, _restored, _spare_buffers, _take_buffer, explained  # noqa: F401
+from ._report import LateReport, Report, _has, _restored, explained  # noqa: F401
 from ._structs import Event, Factor, State, Want
 
 _COUNTS = [name for name, kind in State._fields_ if kind is ctypes.c_int64 and "guard" not in name]
@@ -82,14 +82,10 @@ class Scaler:
             ctypes.memmove(ctypes.byref(self._state), ctypes.byref(state), ctypes.sizeof(State))
 
     def _pin(self, device: _cuda.Device) -> Any:
-        """Moves the state into memory that all devices see, and returns where CUDA graphs read the factor there."""
+        """Moves the state into memory that all devices see, and returns the memory."""
         if self._pinned is None:
-            self._pinned = c.gsc_memory_create(device.context, c.GSC_MEMORY_HOST, ctypes.sizeof(State))
-            pinned = State.from_buffer(memoryview(self._pinned))
-            ctypes.memmove(ctypes.byref(pinned), ctypes.byref(self._state), ctypes.sizeof(State))
-            self._state = pinned
-            device.graphs.append(self._pinned)
-        return self._pinned, State.factor.offset
+            self._pinned, self._state = device.copy_for_graphs(self._state)
+        return self._pinned
 
     @property
     def threads(self) -> int:
@@ -289,10 +285,11 @@ class Scaler:
             only a loss that the scale did not make
         No two arrays may share memory.
         """
-        lists, options = _lists_of(grads, out, dtype), {"policy": self.policy}
+        options = {"policy": self.policy, "want": want, "histogram": histogram, "per_tensor": per_tensor, "loss": loss}
+        lists = _lists_of(grads, out, dtype)
         if clip_value is not None:
             options["clamp"] = _positive("clip_value", clip_value)
-        return self._call("gsc_unscale", lists, factor, want, histogram, per_tensor, options, loss)
+        return self._call("gsc_unscale", lists, factor, options)
 
     def unscale_accumulate(
         self,
@@ -317,8 +314,8 @@ class Scaler:
         the sum is not known from the reports: if the policy judges by the norm, `measure` the sum with unscaled=True
         and pass that report to `update`. An error adds nothing.
         """
-        lists = _lists_of(grads, out)
-        report = self._call("gsc_unscale_accumulate", lists, factor, want, histogram, per_tensor, {}, loss)
+        options = {"want": want, "histogram": histogram, "per_tensor": per_tensor, "loss": loss}
+        report = self._call("gsc_unscale_accumulate", _lists_of(grads, out), factor, options)
         report._addend = True
         return report
 
@@ -336,8 +333,8 @@ class Scaler:
         """Returns the report that `unscale` would, but writes nothing. unscaled=True: the gradients are unscaled."""
         if unscaled and factor is not None:
             raise TypeError("pass factor or unscaled, not both")
-        options = {"policy": self.policy}
-        return self._call("gsc_measure", _lists_of(grads), factor, want, histogram, per_tensor, options, loss, unscaled)
+        options = {"policy": self.policy, "want": want, "histogram": histogram, "per_tensor": per_tensor, "loss": loss}
+        return self._call("gsc_measure", _lists_of(grads), factor, options, unscaled)
 
     def update(self, report: Report | Iterable[Report] | bool) -> Event:
         """Moves the scale after an optimizer step, also if the step was skipped because of `report.overflow`.
@@ -401,7 +398,7 @@ class Scaler:
         state.factor.scale = _number("scale", scale)
         for name, count in counts.items():
             if name not in _COUNTS:
-                raise TypeError(f"a state has no count {name!r}; it has {', '.join(_COUNTS)}")
+                raise TypeError(f"a state has no count {name!r}{_meant(name, _COUNTS)}")
             try:
                 setattr(state, name, count)
             except TypeError as error:
@@ -468,53 +465,11 @@ class Scaler:
         return out
 
     def _call(
-        self,
-        function: str,
-        lists: _Lists,
-        factor: Factor | None,
-        want: int,
-        histogram: bool,
-        per_tensor: bool,
-        options: dict[str, Any],
-        loss: Any,
-        unscaled: bool = False,
+        self, function: str, lists: _Lists, factor: Factor | None, options: dict[str, Any], unscaled: bool = False
     ) -> Report:
-        """Makes one C call for the host's arrays, and one for each device."""
-        if not isinstance(want, int) or not 0 <= want < 2**32:
-            raise TypeError(f"want={want!r}: expected a union of gradscaler.Want")
-        snapshot = factor
+        pin = self._pin if factor is None and not unscaled else None
         factor = None if unscaled else _factor(factor) or self.factor
-        count, writes = len(lists.ins), function != "gsc_measure"
-        report = Report.__new__(Report)
-        report.names, report.scale = lists.names, factor.scale if factor else 1.0
-        report.grads = lists.out if writes else lists.grads
-        options["want"] = want
-        if loss is not None:
-            options["loss"] = _loss(loss)
-        if histogram:
-            options["histogram"] = report._words = bytearray(8 * c.GSC_HISTOGRAM_LENGTH)
-        options["per_tensor"] = bytearray(max(count, 1) * _SIZE) if per_tensor else _take_buffer(count)
-        groups = lists.groups or lists.on_host(writes) or lists.grouped(writes)
-        if self._call_on_host(function, groups, factor, options, report, lists):
-            return report._keep_per_tensor(options["per_tensor"], per_tensor)
-        follows_scale = snapshot is None and not unscaled
-        return _devices.run(self, function, lists, factor, follows_scale, options, per_tensor, report)
-
-    def _call_on_host(
-        self, function: str, groups: list, factor: Any, options: dict, report: Report, lists: _Lists
-    ) -> bool:
-        """Makes the call and returns True if all arrays are on the host, else False."""
-        if len(groups) > 1 or isinstance(groups[0][1], _cuda.Lists):
-            return False
-        try:
-            getattr(c, function)(self._context, factor, groups[0][1], options, report)
-        except c.Error as error:
-            late = error.field == "device" and lists.groups is None  # some arrays tell their device only now
-            if late and any(_cuda.device_of(array) is not None for array in lists.ins):
-                return False
-            lists.explain(error)
-            raise
-        return True
+        return _call.run(self._context, function, lists, factor, pin, options)
 
     # ---- to and from a checkpoint ----
 

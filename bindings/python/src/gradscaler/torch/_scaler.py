@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import difflib
 import functools
 import math
 import os
@@ -17,7 +16,7 @@ import torch
 
 from .. import _gradscaler as c
 from .. import _history
-from .._arguments import _number
+from .._arguments import _meant, _number
 from .._entries import Note
 from .._policy import Policy, is_fixed, policy_of, presets, rules, traits, warn_if_idle
 from .._report import Report
@@ -745,8 +744,7 @@ def _unknown(name: str) -> str:
     if name in rules(Policy("torch")):
         return f"is a field of the policy: policy=gradscaler.Policy(..., {name}=...)"
     options = (*_NUMBERS, "enabled", *GradScaler.__init__.__wrapped__.__kwdefaults__)
-    near = difflib.get_close_matches(name, options, 1)
-    return f"is unknown: {f'did you mean {near[0]}?' if near else f'it takes {options}'}"
+    return f"is unknown{_meant(name, options)}"
 
 
 def _joined(known: list[tuple[Report, bytes | None, Sequence[str] | None]]) -> tuple:

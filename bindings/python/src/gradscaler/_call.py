@@ -1,46 +1,75 @@
 # SPDX-License-Identifier: MIT
-"""Runs one call on arrays of the host and of several CUDA devices, all in parallel, and merges their reports."""
+"""Makes a call on arrays of the host and of several CUDA devices, all in parallel, and returns one report."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
 import sys
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from . import _cuda, _structs
 from . import _gradscaler as c
-from ._arrays import _Lists
-from ._report import _SIZE, LateReport, Report
-from ._structs import Factor, Loss, MergeKind, ReportKind
-
-if TYPE_CHECKING:
-    from ._scaler import Scaler
+from ._arrays import _Lists, _loss
+from ._report import _SIZE, LateReport, Report, _take_buffer
+from ._structs import Factor, Loss, MergeKind, ReportKind, State
 
 Part = tuple[Sequence[int] | None, Any, bytes, bytes]  # positions, merged report, report of each array, histogram
+Pin = Callable[[_cuda.Device], Any]
 
 
 def run(
-    scaler: Scaler,
-    function: str,
+    context: Any, function: str, lists: _Lists, factor: Factor | None, pin: Pin | None, options: dict[str, Any]
+) -> Report:
+    """Makes one C call for the host's arrays, and one for each device.
+
+    `pin` returns memory with the state that has the factor: a CUDA graph uses the factor in force at each replay.
+    """
+    want, per_tensor, loss = options["want"], options["per_tensor"], options.pop("loss")
+    if not isinstance(want, int) or not 0 <= want < 2**32:
+        raise TypeError(f"want={want!r}: expected a union of gradscaler.Want")
+    call, writes, report = getattr(c, function), function != "gsc_measure", Report.__new__(Report)
+    report.names, report.scale = lists.names, factor.scale if factor else 1.0
+    report.grads = lists.out if writes else lists.grads
+    if loss is not None:
+        options["loss"] = _loss(loss)
+    if options.pop("histogram"):
+        options["histogram"] = report._words = bytearray(8 * c.GSC_HISTOGRAM_LENGTH)
+    count = len(lists.ins)
+    options["per_tensor"] = bytearray(max(count, 1) * _SIZE) if per_tensor else _take_buffer(count)
+    groups = lists.groups or lists.on_host(writes) or lists.grouped(writes)
+    if len(groups) == 1 and not isinstance(groups[0][1], _cuda.Lists):
+        try:
+            call(context, factor, groups[0][1], options, report)
+            return report._keep_per_tensor(options["per_tensor"], per_tensor)
+        except c.Error as error:
+            late = error.field == "device" and lists.groups is None  # some arrays tell their device only now
+            if not late or all(_cuda.device_of(array) is None for array in lists.ins):
+                lists.explain(error)
+                raise
+        groups = lists.grouped(writes)
+    if len(groups) > 1 and function == "gsc_unscale_accumulate":
+        raise ValueError("unscale_accumulate, which adds all or nothing, takes arrays of one device")
+    return _on_devices(context, call, lists, groups, factor, pin, options, per_tensor, report)
+
+
+def _on_devices(
+    context: Any,
+    call: Callable,
     lists: _Lists,
+    groups: list[tuple[Sequence[int] | None, Any]],
     factor: Factor | None,
-    follows_scale: bool,
-    options: Mapping[str, Any],
+    pin: Pin | None,
+    options: dict[str, Any],
     per_tensor: bool,
     report: Report,
 ) -> Report:
     """Fills in the report, or returns a LateReport, which waits for the devices when it is read.
 
     All arrays of CUDA devices are checked before the first device writes.
-    If `follows_scale`, a CUDA graph uses the factor in force at each replay.
     """
-    groups, names, scale = lists.groups or lists.grouped(function != "gsc_measure"), report.names, report.scale
-    if len(groups) > 1 and function == "gsc_unscale_accumulate":
-        raise ValueError("unscale_accumulate, which adds all or nothing, takes arrays of one device")
-    call, indices, parts, calls = getattr(c, function), None, [], []
-    options = dict(options)
+    indices, parts, calls, names, in_force = None, [], [], report.names, factor
     loss = options.pop("loss", None)
     at = None if loss is None else _cuda.device_of(loss)
     ordinals = [getattr(group, "ordinal", None) for _, group in groups]
@@ -49,7 +78,7 @@ def run(
 
     def complete() -> tuple[Report, bool]:
         merged, captured = Report(), calls[0][1].captured  # not `report`, which would refer to itself
-        merged.names, merged.scale = names, scaler.loss_scale if captured and follows_scale else scale
+        merged.names, merged.scale = names, in_force.scale if in_force else 1.0
         _assemble(parts + _results(calls), options, merged)
         for _, on_device in calls:
             on_device.end()
@@ -75,10 +104,11 @@ def run(
                     own |= {} if at is not None else {"loss": loss}
                     own |= {"histogram": bytearray(8 * c.GSC_HISTOGRAM_LENGTH)} if "histogram" in options else {}
                     part = _structs.Report()
-                    call(scaler._context, factor, group, own, part)
+                    call(context, factor, group, own, part)
                     parts.append((indices, part, own["per_tensor"], own.get("histogram", b"")))
             for _, on_device in calls:
-                memory = scaler._pin(on_device.device) if on_device.captured and follows_scale else None
+                memory = (pin(on_device.device), State.factor.offset) if on_device.captured and pin else None
+                in_force = Factor.from_buffer(*memory) if memory else factor
                 on_device.enqueue(factor, memory)
             if all(on_device.one_stream for _, on_device in calls):
                 exit_stack.pop_all()
