@@ -390,7 +390,9 @@ class Python:
     def members(item):
         if not item.is_class:
             return []
-        return [m for m in item.members.values() if m.name[0] != "_" and not m.is_alias and m.docstring]
+        kinds = [item, *(base for base in item.mro() if base.name[0] != "_")]
+        members = [member for kind in kinds for member in kind.members.values()]
+        return [m for m in members if m.name[0] != "_" and not m.is_alias and m.docstring]
 
     def code(self, words):
         """A name in a text: a link if it is one of ours, as seen from where the text stands."""

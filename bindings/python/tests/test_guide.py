@@ -21,6 +21,7 @@ TESTED = [
     ("ranks", "elixir", "bindings/elixir/examples/ranks.exs"),
     ("ranks", "rust", "bindings/rust/ranks/src/main.rs"),
 ]
+EXAMPLES_WITH_SENTENCES = pytest.param("_scaler", 5, marks=pytest.mark.wording)
 
 
 def lines_of(text):
@@ -28,10 +29,11 @@ def lines_of(text):
     return [line for raw in text.splitlines() if (line := raw.strip().removeprefix("///").strip())]
 
 
-@pytest.mark.parametrize("module", ["_policy", pytest.param("_scaler", marks=pytest.mark.wording)])
-def test_the_examples_of_docstrings_print_what_they_say(module):
-    failed, attempted = doctest.testmod(importlib.import_module(f"gradscaler.{module}"))
-    assert failed == 0 and attempted >= 5
+@pytest.mark.parametrize("module, least", [("_policy", 5), ("_history", 4), EXAMPLES_WITH_SENTENCES])
+def test_the_examples_of_docstrings_print_what_they_say(module, least):
+    names = vars(gradscaler)
+    failed, attempted = doctest.testmod(importlib.import_module(f"gradscaler.{module}"), extraglobs=names)
+    assert failed == 0 and attempted >= least
 
 
 def test_the_python_examples_run_one_after_another():

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from . import _entries
@@ -63,6 +63,53 @@ def _replaced(old: Policy, new: Policy) -> list[Note]:
         for name in was
         if name in given and was[name] != now[name]
     ]
+
+
+class Checkpoints:
+    """The checkpoints and pickles of a scaler with `policy` and `state` on the host."""
+
+    notes: Sequence[Note] = ()
+
+    def state_dict(self, format: str = "gradscaler", *, prefix: str | None = None) -> dict[str, Any]:
+        """Returns policy and state as numbers by name, for JSON or a checkpoint; every later version reads them.
+
+        format: one of `formats()`. With a framework's format the framework's own scaler can continue from the dict, and
+            `notes` has sentences on what the format cannot hold
+        prefix: the start of the keys: "" for none, None for the framework's own, such as apex's {"loss_scaler0": {...}}
+        """
+        found, self.notes = save(self.policy, self.state, format, prefix)
+        return found
+
+    def load_state_dict(self, state: Any, format: str | None = None, *, prefix: str | None = None) -> Sequence[Note]:
+        """Loads a checkpoint of gradscaler or of any framework in `formats()`, and continues from it.
+
+        state: a dict, nested or not, of numbers, arrays or tensors of one element, as torch.load and others return it;
+            or an object with attributes, such as the scaler that DeepSpeed pickles
+        format: needed only if several formats fit; the error names them. By default a format is recognised by its keys:
+            the scale and most of the others must be at the top, or below one or two names
+        prefix: the path of the scaler, joined by dots, such as "amp.loss_scaler1". It is needed if there are several
+            scalers, or if one is deeper; the error names it
+
+        A checkpoint of gradscaler, found at any depth, has a policy, which replaces this scaler's. A framework's
+        checkpoint changes only the settings that it contains: Scaler("torch") continues as torch would,
+        Scaler("recommended") by its own rules, from that scale and those counts.
+        Returns, and keeps as `notes`, sentences on what the checkpoint replaced (a guard, fields that differ from the
+        preset, a fixed scale), then on keys that it lacks, that were ignored, or that mean something else here.
+        Raises gradscaler.Error with the key if a value must be a number and is not. Keys of more than 159 bytes are not
+        read. An error changes nothing.
+        """
+        self.policy, self.state, self.notes = load(state, self.policy, format, prefix)
+        return self.notes
+
+    def __getstate__(self) -> dict[str, Any]:
+        excluded = ("policy", "_state", "_pinned", "_context", "_history", "_skipped_report")
+        saved, _ = save(self.policy, self.state, "gradscaler", None)
+        return vars(self) | dict.fromkeys(excluded) | {"state": saved}
+
+    def __setstate__(self, attributes: Mapping[str, Any]) -> None:
+        vars(self).update(attributes)
+        self.threads = attributes["_threads"]
+        self.policy, self.state, _ = load(vars(self).pop("state"), Policy("none"))
 
 
 # ---- our own checkpoints ----

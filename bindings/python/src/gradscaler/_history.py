@@ -144,6 +144,39 @@ class History:
             warnings.warn(f"{self.path} ends before step {first}: {error}", stacklevel=3)
 
 
+class Observed:
+    """The metrics, the diagnosis and the history of a scaler with `policy` and `state` on the host."""
+
+    _history: History | None = None
+
+    def metrics(self, report: Report | None = None) -> dict[str, float]:
+        """Returns the metrics after the last update, the most important first, for `wandb.log` and other loggers.
+
+        >>> scaler = Scaler("torch")
+        >>> scaler.update(True)
+        <Event.BACKED_OFF|SKIPPED: 6>
+        >>> metrics = scaler.metrics()
+        >>> metrics["loss_scale"], metrics["skip"], metrics["total_overflows"]
+        (32768.0, True, 1)
+
+        The names are `Metric` in lower case. The `report` of the update adds norm, amax, zero_share, the counts of NaN
+        and Inf, and bad_loss.
+        """
+        return c.metrics(self.policy, self.state, report)
+
+    def diagnose(self, report: Report | None = None, steps: int = 0, planned_steps: int = 0) -> list[Note]:
+        """Returns what is wrong with this run and what to do, the most important first; an empty list if nothing is.
+
+        report: the last one
+        steps, planned_steps: the updates so far, and the updates of the whole run; 0 if not known
+        """
+        return diagnosed(self.policy, self.state, report, steps, planned_steps)
+
+    def history(self, path: str | os.PathLike, *, step: int | None = None, rank: int = 0) -> History:
+        """Returns a writer of each update's metrics to a CSV file: `with scaler.history("run.csv"):`; see `History`."""
+        return History(self, self.policy, path, step=step, rank=rank)
+
+
 def _line(step: int, metrics: Mapping[str, float]) -> str:
     cells = map(metrics.get, COLUMNS[1:])
     return f"{step},{','.join(['' if x is None else repr(+x) for x in cells])}\n"

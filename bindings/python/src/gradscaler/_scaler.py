@@ -6,15 +6,15 @@ from __future__ import annotations
 import copy
 import ctypes
 import functools
-import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from typing import Any
 
-from . import _call, _checkpoints, _cuda, _history, _structs
+from . import _call, _cuda, _structs
 from . import _gradscaler as c
 from ._arguments import _argument_names, _html, _index, _meant, _name_argument, _number, _positive, _power, _short_repr
 from ._arrays import Arrays, Container, _dtype, _is_framework_tensor, _Lists, _lists_of
-from ._checkpoints import Note
+from ._checkpoints import Checkpoints
+from ._history import Observed
 from ._policy import Policy, warn_if_idle
 from ._report import LateReport, Report, _has, _restored, explained  # noqa: F401
 from ._structs import Event, Factor, State, Want
@@ -23,7 +23,7 @@ _COUNTS = [name for name, kind in State._fields_ if kind is ctypes.c_int64 and "
 _event = functools.cache(Event)
 
 
-class Scaler:
+class Scaler(Observed, Checkpoints):
     """A loss scale and the rules by which it moves.
 
     Scaler("torch", growth_interval=100) follows a preset with some fields replaced; see `presets()` and `Policy`.
@@ -49,9 +49,7 @@ class Scaler:
     A bad argument raises Error, ValueError, TypeError or KeyError; the error names it, and nothing changes.
     """
 
-    notes: Sequence[Note] = ()
     _pinned: Any = None
-    _history: _history.History | None = None
     _combined_reasons: str | None = None  # the reasons of both scalers after combine_decisions
     _skipped_report: Report | None = None  # of the last update, if it skipped its step
 
@@ -187,35 +185,6 @@ class Scaler:
         metrics = {name: value for name, value in self.metrics().items() if value not in (0, 1)}
         last = {"last update": self.reason or str(self.events.name or "taken").lower()}
         return _html(repr(self.policy).replace("Policy", "Scaler", 1), metrics | last)
-
-    # ---- metrics and diagnosis ----
-
-    def metrics(self, report: Report | None = None) -> dict[str, float]:
-        """Returns the metrics after the last update, the most important first, for `wandb.log` and other loggers.
-
-        >>> scaler = Scaler("torch")
-        >>> scaler.update(True)
-        <Event.BACKED_OFF|SKIPPED: 6>
-        >>> metrics = scaler.metrics()
-        >>> metrics["loss_scale"], metrics["skip"], metrics["total_overflows"]
-        (32768.0, True, 1)
-
-        The names are `Metric` in lower case. The `report` of the update adds norm, amax, zero_share, the counts of NaN
-        and Inf, and bad_loss.
-        """
-        return c.metrics(self.policy, self.state, report)
-
-    def diagnose(self, report: Report | None = None, steps: int = 0, planned_steps: int = 0) -> list[Note]:
-        """Returns what is wrong with this run and what to do, the most important first; an empty list if nothing is.
-
-        report: the last one
-        steps, planned_steps: the updates so far, and the updates of the whole run; 0 if not known
-        """
-        return _history.diagnosed(self.policy, self.state, report, steps, planned_steps)
-
-    def history(self, path: str | os.PathLike, *, step: int | None = None, rank: int = 0) -> _history.History:
-        """Returns a writer of each update's metrics to a CSV file: `with scaler.history("run.csv"):`; see `History`."""
-        return _history.History(self, self.policy, path, step=step, rank=rank)
 
     # ---- the step ----
 
@@ -470,49 +439,6 @@ class Scaler:
         pin = self._pin if factor is None and not unscaled else None
         factor = None if unscaled else _factor(factor) or self.factor
         return _call.run(self._context, function, lists, factor, pin, options)
-
-    # ---- to and from a checkpoint ----
-
-    def state_dict(self, format: str = "gradscaler", *, prefix: str | None = None) -> dict[str, Any]:
-        """Returns policy and state as numbers by name, for JSON or a checkpoint; every later version reads them.
-
-        format: one of `formats()`. With a framework's format the framework's own scaler can continue from the dict, and
-            `notes` has sentences on what the format cannot hold
-        prefix: the start of the keys: "" for none, None for the framework's own, such as apex's {"loss_scaler0": {...}}
-        """
-        found, self.notes = _checkpoints.save(self.policy, self.state, format, prefix)
-        return found
-
-    def load_state_dict(self, state: Any, format: str | None = None, *, prefix: str | None = None) -> Sequence[Note]:
-        """Loads a checkpoint of gradscaler or of any framework in `formats()`, and continues from it.
-
-        state: a dict, nested or not, of numbers, arrays or tensors of one element, as torch.load and others return it;
-            or an object with attributes, such as the scaler that DeepSpeed pickles
-        format: needed only if several formats fit; the error names them. By default a format is recognised by its keys:
-            the scale and most of the others must be at the top, or below one or two names
-        prefix: the path of the scaler, joined by dots, such as "amp.loss_scaler1". It is needed if there are several
-            scalers, or if one is deeper; the error names it
-
-        A checkpoint of gradscaler, found at any depth, has a policy, which replaces this scaler's. A framework's
-        checkpoint changes only the settings that it contains: Scaler("torch") continues as torch would,
-        Scaler("recommended") by its own rules, from that scale and those counts.
-        Returns, and keeps as `notes`, sentences on what the checkpoint replaced (a guard, fields that differ from the
-        preset, a fixed scale), then on keys that it lacks, that were ignored, or that mean something else here.
-        Raises gradscaler.Error with the key if a value must be a number and is not. Keys of more than 159 bytes are not
-        read. An error changes nothing.
-        """
-        self.policy, self.state, self.notes = _checkpoints.load(state, self.policy, format, prefix)
-        return self.notes
-
-    def __getstate__(self) -> dict[str, Any]:
-        excluded = ("policy", "_state", "_pinned", "_context", "_history", "_skipped_report")
-        saved, _ = _checkpoints.save(self.policy, self.state, "gradscaler", None)
-        return vars(self) | dict.fromkeys(excluded) | {"state": saved}
-
-    def __setstate__(self, attributes: Mapping[str, Any]) -> None:
-        vars(self).update(attributes)
-        self.threads = attributes["_threads"]
-        self.policy, self.state, _ = _checkpoints.load(vars(self).pop("state"), Policy("none"))
 
 
 def _report_of(value: Any) -> Report:
