@@ -21,7 +21,13 @@ from gradscaler.jax import _call, _xla
 ROOT = pathlib.Path(__file__).parents[4]
 DTYPES = ["float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "complex64"]
 ALL = Want.NORM | Want.AMAX | Want.UNDERFLOW
-TENSORS = functools.partial(_xla.tensors, "cpu")
+
+
+def tensors(operation, leaves, factor, out=None, state=None, loss=None, policy=None, **options):
+    """Calls the handler as gradscaler.jax does."""
+    traced = any(isinstance(operand, jax.core.Tracer) for operand in jax.tree.leaves((leaves, factor, out, state)))
+    call = _xla.Call(operation, policy and bytes(policy), in_place=traced, **options)
+    return _xla.tensors("cpu", call, list(leaves), factor, out, state, loss)
 
 
 def of_name(name):
@@ -75,11 +81,11 @@ def test_gradients_report_and_state_have_the_bits_of_the_library(compiled, wide)
     @run
     def unscale(leaves, state):
         options = {"policy": scaler.policy, "want": int(ALL), "per_tensor": True, "histogram": True}
-        return TENSORS("unscale", leaves, None, state=state, **options)
+        return tensors("unscale", leaves, None, state=state, **options)
 
     @run
     def check(leaves, factor):
-        return TENSORS("measure", leaves, factor, policy=scaler.policy, want=int(ALL))
+        return tensors("measure", leaves, factor, policy=scaler.policy, want=int(ALL))
 
     try:
         result = unscale(copied(arrays), words(scaler.state))
@@ -103,10 +109,10 @@ def test_clipping_in_the_same_call_is_check_clip_and_unscale():
 
     @jax.jit
     def both(leaves, state):
-        in_one = TENSORS("unscale", leaves, state, policy=scaler.policy, max_norm=0.5)
-        report = TENSORS("measure", leaves, state, policy=scaler.policy, want=int(Want.NORM)).report
+        in_one = tensors("unscale", leaves, state, policy=scaler.policy, max_norm=0.5)
+        report = tensors("measure", leaves, state, policy=scaler.policy, want=int(Want.NORM)).report
         factor = _xla.clip("cpu", state, report, max_norm=0.5)
-        return in_one.leaves, TENSORS("unscale", leaves, factor).leaves, in_one.report, report, factor
+        return in_one.leaves, tensors("unscale", leaves, factor).leaves, in_one.report, report, factor
 
     *clipped, in_one, measured, factor = both(copied(arrays), words(scaler.state))
     report = scaler.measure(arrays, want=Want.NORM)
@@ -127,7 +133,7 @@ def test_reports_are_merged_in_the_order_of_their_rows():
 
 def test_scale_multiplies_a_gradient_and_multiply_a_factor():
     scaler, expected, array = gradscaler.Scaler(init_scale=1024.0), gradscaler.Factor(), good("float32", 1000)
-    scale = jax.jit(functools.partial(TENSORS, "scale", dtypes=["float16"]))
+    scale = jax.jit(functools.partial(tensors, "scale", dtypes=["float16"]))
     same(scale(copied([array]), words(scaler.state)).leaves, [scaler.scale(array, dtype=np.float16)])
     _gradscaler.gsc_factor_multiply(None, scaler.factor, 3.0, expected)
     same_words(jax.jit(lambda state: _xla.multiply("cpu", state, 3.0))(words(scaler.state)), expected)
@@ -135,7 +141,7 @@ def test_scale_multiplies_a_gradient_and_multiply_a_factor():
 
 def test_large_lists_use_the_threads_of_xla_and_keep_their_bits():
     scaler, array = gradscaler.Scaler(), any_bits("float32", 3_000_000)
-    result = jax.jit(functools.partial(TENSORS, "unscale", want=int(ALL)))(copied([array]), words(scaler.state))
+    result = jax.jit(functools.partial(tensors, "unscale", want=int(ALL)))(copied([array]), words(scaler.state))
     same_words(result.report, scaler.unscale([array], want=ALL))
     same(result.leaves, [array])
 
@@ -153,16 +159,16 @@ def test_donated_buffers_are_updated_in_place():
     @functools.partial(jax.jit, donate_argnums=range(len(leaves) + 1))
     def step(state, *leaves):
         options = {"policy": gradscaler.Policy("recommended"), "want": int(Want.NORM), "max_norm": 1.0}
-        result = TENSORS("unscale", leaves, None, state=state, **options)
+        result = tensors("unscale", leaves, None, state=state, **options)
         return result.state, *result.leaves
 
     @functools.partial(jax.jit, donate_argnums=0)
     def accumulate(out):
-        return TENSORS("unscale_accumulate", [jnp.ones(100, jnp.float16)], None, out=[out]).leaves
+        return tensors("unscale_accumulate", [jnp.ones(100, jnp.float16)], None, out=[out]).leaves
 
     @functools.partial(jax.jit, donate_argnums=0)
     def chosen(leaf):
-        return _xla.choose(lambda *args: TENSORS("unscale", args[1:], None).leaves, lambda leaf: [leaf * 1.0], leaf)
+        return _xla.choose(lambda *args: tensors("unscale", args[1:], None).leaves, lambda leaf: [leaf * 1.0], leaf)
 
     assert in_place(step, state, *leaves)
     assert in_place(accumulate, good("float32", 100))
@@ -172,7 +178,7 @@ def test_donated_buffers_are_updated_in_place():
 def test_memory_that_was_not_donated_is_left_alone():
     array = good("float32", 1000)
     leaf = jnp.array(array)
-    unscale = jax.jit(lambda leaf, factor: TENSORS("unscale", [leaf], factor).leaves[0])
+    unscale = jax.jit(lambda leaf, factor: tensors("unscale", [leaf], factor).leaves[0])
     assert not np.array_equal(unscale(leaf, words(gradscaler.Scaler().factor)), array)
     same([leaf], [array])
 
@@ -202,7 +208,7 @@ def test_loops_carry_the_state():
 
     @jax.checkpoint
     def step(state, array):
-        return TENSORS("unscale", [array], None, policy=scaler.policy, state=state).state
+        return tensors("unscale", [array], None, policy=scaler.policy, state=state).state
 
     @jax.jit
     def loops(state, arrays, count):
@@ -236,14 +242,14 @@ SUM_OF_2 = {"operation": "unscale_accumulate", "out": [jnp.ones(2)]}
         (gradscaler.Error, "^loss has dtype int32, which is not supported", {"loss": jnp.ones(2, jnp.int32)}),
         (TypeError, "unscale_accumulate adds to", {"operation": "unscale_accumulate"}),
         (gradscaler.Error, r"^grads\['b'\] has dtype int32, which is not supported: pass float32", HALF_INT),
-        (gradscaler.Error, r"^out\[0\] .*complex", {"dtypes": "complex64"}),
+        (gradscaler.Error, r"^out\[0\] .*complex", {"dtypes": ["complex64"]}),
         (ValueError, r"^out\[0\] has shape \(2,\), its gradient \(3,\)", SUM_OF_2),
-        (ValueError, "float64 needs jax_enable_x64", {"dtypes": "float64"}),
+        (ValueError, "float64 needs jax_enable_x64", {"dtypes": ["float64"]}),
     ],
 )
 def test_errors_of_a_trace_say_what_is_wrong_and_name_the_leaf(error, text, options):
     with pytest.raises(error, match=text):
-        TENSORS(**{"operation": "unscale", "factor": None, "leaves": [jnp.ones(3)]} | options)
+        tensors(**{"operation": "unscale", "factor": None, "leaves": [jnp.ones(3)]} | options)
 
 
 ARRAY, STATE, REPORT = np.ones(3, np.float32), ((_xla.STATE,), np.uint32), ((_xla.REPORT,), np.uint32)

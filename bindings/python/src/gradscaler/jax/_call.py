@@ -19,11 +19,12 @@ from jax.experimental.custom_partitioning import custom_partitioning
 from jax.extend.backend import backends
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from .. import _policy, _structs
+from .. import _structs
 from .._report import Report
 from .._structs import Want
 from . import _host, _plain, _xla
 from . import _words as w
+from ._xla import TENSORS, Call, policy_of
 
 
 class Backend(str):
@@ -65,33 +66,11 @@ def _warn_once(platform: str, why: str) -> None:
     )
 
 
-@dataclasses.dataclass(frozen=True)
-class Call:
-    """The static part of a call. Another value needs a new compilation; another scale does not."""
-
-    operation: str
-    policy: bytes | None = None
-    dtypes: tuple | None = None
-    want: int = 0
-    max_norm: float | None = None
-    clip_value: float | None = None
-    per_tensor: bool = False
-    histogram: bool = False
-    addends: bool = False
-    names: tuple[str, ...] = ()
-    in_place: bool = False
-    is_clipped: bool = False  # the factor clips by max_norm
-    only_overflow: bool = False  # the report needs nothing else
-
-
-policy_of = functools.lru_cache(maxsize=256)(_policy.policy_of)
-
-
 def run(call: Call, *operands: Any) -> Any:
     """Runs a call: traced into the caller's program, or compiled by itself."""
     if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(operands)):
         call = dataclasses.replace(call, in_place=True)
-        return _differentiable(call, *operands) if call.operation in _ON_TENSORS else _run(call, *operands)
+        return _differentiable(call, *operands) if call.operation in TENSORS else _run(call, *operands)
     return _compiled(call, _xla.why_not(jax.default_backend()), *operands)
 
 
@@ -119,12 +98,9 @@ def _run(call: Call, *operands: Any) -> Any:
     return _xla.choose(handled, None if lacks else functools.partial(_in_jnp, call), *operands)
 
 
-_ON_TENSORS = ("unscale", "scale", "unscale_accumulate", "measure")
-
-
 def _by_handler(call: Call, platform: str, *operands: Any) -> Any:
     do = functools.partial(_handled, platform)
-    if call.operation not in _ON_TENSORS:
+    if call.operation not in TENSORS:
         return do(call, *operands)
     whole = PartitionSpec()
     others = whole, whole if call.per_tensor else None, None, None if operands[3] is None else whole
@@ -282,43 +258,33 @@ def _tangents(call: Call, primals: Any, tangents: Any) -> Any:
     if call.max_norm is not None or call.is_clipped:
         raise NotImplementedError("max_norm is not differentiated: clip what unscale returns, as optax's functions do")
     results = _differentiable(call, *primals)
-    good, options = results[1][_OVERFLOW] == 0, {"dtypes": call.dtypes, "clip_value": call.clip_value}
+    good = results[1][_OVERFLOW] == 0
     _, moved = jax.jvp(
-        lambda leaves, out: _plain.written(call.operation, leaves, factor, out, good, **options),
-        (leaves, out),
-        (tangents[0], tangents[2]),
+        lambda leaves, out: _plain.written(call, leaves, factor, out, good), (leaves, out), (tangents[0], tangents[2])
     )
     still = jax.tree.map(lambda words: np.zeros(words.shape, jax.dtypes.float0), results[1:])
     return results, (jax.tree.unflatten(jax.tree.structure(results[0]), jax.tree.leaves(moved)), *still)
 
 
 def _handled(platform: str, call: Call, *operands: Any) -> Any:
-    if call.operation in _ON_TENSORS:
-        leaves, factor, out, state, loss = operands
-        options = _options(call) | {"histogram": call.histogram, "names": call.names, "in_place": call.in_place}
-        options |= {"out": out, "state": state, "loss": loss}
-        results = tuple(_xla.tensors(platform, call.operation, leaves, factor, **options))
+    if call.operation in TENSORS:
+        results = tuple(_xla.tensors(platform, call, *operands))
     else:
         results = getattr(_xla, call.operation)(platform, *operands, **_options(call))
     return w.varying(results, operands)
 
 
 def _in_jnp(call: Call, *operands: Any) -> Any:
-    if call.operation in _ON_TENSORS:
-        leaves, factor, out, state, loss = operands
-        if call.only_overflow and leaves:
-            results = [], _plain.overflow(leaves), None, None, None
-        else:
-            found_of = functools.partial(_rows_over_devices, call)
-            options = _options(call) | {"out": out, "state": state, "loss": loss, "found_of": found_of}
-            results = tuple(_plain.tensors(call.operation, leaves, factor, **options))
+    if call.only_overflow and operands[0]:
+        results = [], _plain.overflow(operands[0]), None, None, None
+    elif call.operation in TENSORS:
+        results = tuple(_plain.tensors(functools.partial(_rows_over_devices, call), call, *operands))
     else:
         results = getattr(_host, call.operation)(*operands, **_options(call))
     return w.varying(results, operands)
 
 
 _OPTIONS = {"update": ["policy"], "stamp": ["policy"], "merge": ["policy", "addends"], "clip": ["max_norm"]}
-_OPTIONS |= dict.fromkeys(_ON_TENSORS, ["policy", "dtypes", "want", "max_norm", "clip_value", "per_tensor"])
 
 
 def _options(call: Call) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from .. import _structs
 from .._policy import Policy
 from .._structs import ExecFlag, Report
 from ._words import FACTOR, REPORT, STATE, of_struct
+from ._xla import Call, policy_of
 
 PLATFORMS = ("cpu", "gpu", "cuda", "rocm", "tpu")  # JAX can call the host from these
 # JAX copies an operand of 100 KB in one of XLA's threads. If all threads wait for this call, it never ends.
@@ -143,22 +144,20 @@ def measured(policy: bytes | None, want: int) -> int:
 
 
 def reported(
+    call: Call,
     rows: jax.Array,
     factor: jax.Array,
     state: jax.Array | None,
     loss: jax.Array,
-    *,
-    policy: Policy | None,
     want: int,
     sizes: Sequence[int],
     wide: Sequence[bool],
-    max_norm: float | None,
-    per_tensor: bool,
 ) -> list[jax.Array | None]:
     """Returns (report, reports of each tensor, factor that clips, new state) of rows uint32[tensors, ROW_WORDS].
 
     All but the report are None without per_tensor, max_norm and state. `loss` is a Loss.
     """
+    policy = None if call.policy is None else policy_of(call.policy)
     options, wide = {"want": want, "policy": policy}, np.array(wide, bool)
     sizes = np.array(sizes, np.int64)
 
@@ -166,15 +165,15 @@ def reported(
         judged = options | {"loss": _LOSSES[int(loss)]}
         report, each = _reported(rows.reshape(-1).view(ROW), factor, judged, sizes, wide)
         results = [report]
-        if per_tensor:
+        if call.per_tensor:
             results.append(each)
-        if max_norm is not None:
-            clipped = _clip(max_norm, factor, report)[0]
+        if call.max_norm is not None:
+            clipped = _clip(call.max_norm, factor, report)[0]
             results.append(clipped if clipped.any() else factor)  # zeros after an overflow: no clip
         return (*results, *(_update(policy, state, report)[0] for state in states))
 
     shapes = {"report": (REPORT,), "each": (rows.shape[0], REPORT), "clipped": (FACTOR,), "state": (STATE,)}
-    asked = {"report": True, "each": per_tensor, "clipped": max_norm is not None, "state": state is not None}
+    asked = {"report": True, "each": call.per_tensor, "clipped": call.max_norm is not None, "state": state is not None}
     operands = [rows, factor[:FACTOR], loss, *([] if state is None else [state])]
     found = iter(ask(answer, [shape for name, shape in shapes.items() if asked[name]], *operands))
     return [next(found) if asked[name] else None for name in shapes]

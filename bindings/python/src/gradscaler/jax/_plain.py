@@ -17,11 +17,10 @@ import numpy as np
 from jax import lax
 
 from .. import _structs
-from .._policy import Policy
 from .._structs import Loss, ReportKind, Want
 from . import _host
 from . import _words as w
-from ._xla import Result
+from ._xla import Call, Result
 
 
 def why_not(want: int = 0, histogram: bool = False) -> str | None:
@@ -32,20 +31,13 @@ def why_not(want: int = 0, histogram: bool = False) -> str | None:
 
 
 def tensors(
-    operation: str,
+    found_of: Callable,
+    call: Call,
     leaves: Sequence[jax.Array],
     factor: jax.Array | None,
-    *,
-    policy: Policy | None = None,
-    out: Sequence[jax.Array] | None = None,
-    dtypes: Sequence[Any] | None = None,
-    state: jax.Array | None = None,
-    loss: jax.Array | None = None,
-    want: int = 0,
-    max_norm: float | None = None,
-    clip_value: float | None = None,
-    per_tensor: bool = False,
-    found_of: Callable,
+    out: Sequence[jax.Array] | None,
+    state: jax.Array | None,
+    loss: jax.Array | None,
 ) -> Result:
     """Does what `_xla.tensors` does, in jax.numpy; `factor` can be a whole state, and None is 1.
 
@@ -53,31 +45,24 @@ def tensors(
     """
     if factor is None:
         factor = jnp.asarray(w.of_struct(_structs.Factor(1, 1, 1, 1)))
+    max_norm, want = call.max_norm, call.want
     if max_norm is not None:
         want |= Want.NORM
-    want = _host.measured(None if policy is None else bytes(policy), int(want))
-    if operation == "measure" or max_norm is not None:
+    want = _host.measured(call.policy, int(want))
+    if call.operation == "measure" or max_norm is not None:
         judged = [leaf.dtype for leaf in leaves]
     else:
-        judged = [o.dtype for o in out] if out is not None else dtypes or [leaf.dtype for leaf in leaves]
+        judged = _targets(call, leaves, out)
 
     def rows_of(leaves: Sequence[jax.Array], factor: jax.Array) -> jax.Array:
-        return _rows(leaves, _multiplier(operation, factor), judged, want, None if max_norm else clip_value)
+        return _rows(leaves, _multiplier(call, factor), judged, want, None if max_norm else call.clip_value)
 
     wide = [_is_wide(leaf) for leaf in leaves]
     rows = found_of(rows_of, wide, leaves, factor)
-    options = {"policy": policy, "want": want, "wide": wide, "max_norm": max_norm, "per_tensor": per_tensor}
-    options["sizes"] = [leaf.size for leaf in leaves]
-    report, each, clipped, new = _host.reported(rows, factor, state, _judged(loss), **options)
-    given = written(
-        operation,
-        leaves,
-        factor if clipped is None else clipped,
-        out,
-        w.word(_structs.Report, report, "overflow") == 0,
-        dtypes=dtypes,
-        clip_value=clip_value,
-    )
+    sizes = [leaf.size for leaf in leaves]
+    report, each, clipped, new = _host.reported(call, rows, factor, state, _judged(loss), want, sizes, wide)
+    good = w.word(_structs.Report, report, "overflow") == 0
+    given = written(call, leaves, factor if clipped is None else clipped, out, good)
     return Result(given, report, each, None, new)
 
 
@@ -94,31 +79,28 @@ def overflow(leaves: Sequence[jax.Array]) -> jax.Array:
     return w.report({"overflow": bad, "found_inf": w.as_bits(bad), "kind": np.uint32(ReportKind.TENSORS)})
 
 
+def _targets(call: Call, leaves: Sequence[jax.Array], out: Sequence[jax.Array] | None) -> Sequence[Any]:
+    """Returns the dtypes of the results."""
+    return call.dtypes or [array.dtype for array in (leaves if out is None else out)]
+
+
 def written(
-    operation: str,
-    leaves: Sequence[jax.Array],
-    factor: jax.Array,
-    out: Sequence[jax.Array] | None,
-    good: jax.Array,
-    *,
-    dtypes: Sequence[Any] | None = None,
-    clip_value: float | None = None,
+    call: Call, leaves: Sequence[jax.Array], factor: jax.Array, out: Sequence[jax.Array] | None, good: jax.Array
 ) -> list[jax.Array]:
-    """Returns the arrays that `operation` writes; if not `good`, sums do not change. It can be differentiated."""
-    if operation == "measure":
+    """Returns the arrays that the call writes; if not `good`, sums do not change. It can be differentiated."""
+    if call.operation == "measure":
         return []
-    number = _multiplier(operation, factor)
-    targets = [o.dtype for o in out] if out is not None else dtypes or [leaf.dtype for leaf in leaves]
+    number, targets = _multiplier(call, factor), _targets(call, leaves, out)
     products = [number(leaf) for leaf in leaves]
-    if clip_value is not None:
-        products = [_limited(x, clip_value, dtype)[0] for x, dtype in zip(products, targets, strict=True)]
-    if operation == "unscale_accumulate":
+    if call.clip_value is not None:
+        products = [_limited(x, call.clip_value, dtype)[0] for x, dtype in zip(products, targets, strict=True)]
+    if call.operation == "unscale_accumulate":
         return [jnp.where(good, _added(o, product), o) for o, product in zip(out, products, strict=True)]
     return [product.astype(dtype) for product, dtype in zip(products, targets, strict=True)]
 
 
-def _multiplier(operation: str, factor: jax.Array) -> w.Multiplier:
-    return w.multiplier(w.pair(factor, w.SCALE if operation == "scale" else w.INVERSE), w.usable(factor))
+def _multiplier(call: Call, factor: jax.Array) -> w.Multiplier:
+    return w.multiplier(w.pair(factor, w.SCALE if call.operation == "scale" else w.INVERSE), w.usable(factor))
 
 
 def _clip_limit(clip_value: float, dtype: Any) -> float:

@@ -9,6 +9,7 @@ another.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import pathlib
 import re
@@ -21,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import _gradscaler as c
-from .. import _structs
+from .. import _policy, _structs
 from .._arguments import _positive
 from .._info import info
 from .._policy import Policy
@@ -29,9 +30,31 @@ from ._words import FACTOR, REPORT, STATE
 
 HISTOGRAM = 2 * c.GSC_HISTOGRAM_LENGTH
 _TARGET = "gradscaler"
-_TENSORS = ("measure", "unscale", "scale", "unscale_accumulate")
+TENSORS = ("measure", "unscale", "scale", "unscale_accumulate")
 _MERGE, _UPDATE, _CLIP, _MULTIPLY, _STAMP, _COMBINE = range(4, 10)
 _WITH_FACTOR, _WITH_STATE, _WITH_EACH, _WITH_HISTOGRAM, _WITH_LOSS = 1, 2, 4, 8, 16
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """The static part of a call. Another value needs a new compilation; another scale does not."""
+
+    operation: str
+    policy: bytes | None = None
+    dtypes: tuple | None = None
+    want: int = 0
+    max_norm: float | None = None
+    clip_value: float | None = None
+    per_tensor: bool = False
+    histogram: bool = False
+    addends: bool = False
+    names: tuple[str, ...] = ()
+    in_place: bool = False
+    is_clipped: bool = False  # the factor clips by max_norm
+    only_overflow: bool = False  # the report needs nothing else
+
+
+policy_of = functools.lru_cache(maxsize=256)(_policy.policy_of)
 
 
 class Result(NamedTuple):
@@ -105,56 +128,35 @@ def choose(handled: Callable, plain: Callable | None, *operands: Any) -> Any:
 
 
 def tensors(
-    platform: str,
-    operation: str,
-    leaves: Sequence[jax.Array],
-    factor: jax.Array | None,
-    *,
-    policy: Policy | None = None,
-    out: Sequence[jax.Array] | None = None,
-    dtypes: Any = None,
-    state: jax.Array | None = None,
-    loss: jax.Array | None = None,
-    want: int = 0,
-    max_norm: float | None = None,
-    clip_value: float | None = None,
-    per_tensor: bool = False,
-    histogram: bool = False,
-    names: Sequence[str] | None = None,
-    in_place: bool | None = None,
+    platform: str, call: Call, leaves: list[Any], factor: Any, out: Any = None, state: Any = None, loss: Any = None
 ) -> Result:
-    """Runs `operation`, one of _TENSORS, in one pass over all leaves, as in gradscaler.Scaler.
+    """Runs `call.operation`, one of TENSORS, in one pass over all leaves, as in gradscaler.Scaler.
 
     leaves: float or complex arrays
     factor: uint32[8], or a state with the factor; None: the factor of `state`, without `state` 1
-    state: uint32[96]; the call also updates it by the report, under `policy`
-    loss: float array, the loss before it was scaled, for the report; the same on all devices if leaves are spread
-    dtypes: one dtype, or one for each leaf, of the results of "unscale" and "scale"
     out: the sums that "unscale_accumulate" adds to and returns
-    max_norm: clips the results of "unscale" by the norm of all leaves, in two passes; the report is from before
-    names: the names of the leaves in errors
-    in_place: results use the memory of their operands; XLA first copies operands that are used elsewhere or were not
-        donated. Default: True while tracing
+    state: uint32[96]; the call also updates it by the report, under the policy
+    loss: float array, the loss before it was scaled, for the report; the same on all devices if leaves are spread
+    call: `dtypes` are of the results of "unscale" and "scale". `max_norm` clips the results of "unscale" by the norm of
+        all leaves, in two passes; the report is from before. `names` are the names of the leaves in errors. `in_place`:
+        results use the memory of their operands; XLA first copies operands that are used elsewhere or not donated
 
     Wrong dtypes, policies and limits raise gradscaler.Error while tracing. A wrong factor, state or report fails the
     running program on the CPU, with the library's sentence; on CUDA it becomes the status of the report.
     """
-    if operation not in _TENSORS:
-        raise ValueError(f"operation={operation!r}: expected one of {', '.join(_TENSORS)}")
-    if state is not None and policy is None:
+    if call.operation not in TENSORS:
+        raise ValueError(f"operation={call.operation!r}: expected one of {', '.join(TENSORS)}")
+    if state is not None and call.policy is None:
         raise TypeError("state is updated by a policy: pass it")
-    if (out is not None) != (operation == "unscale_accumulate"):
+    if (out is not None) != (call.operation == "unscale_accumulate"):
         raise TypeError("out: the sums that unscale_accumulate adds to, and no other operation has")
-    if max_norm is not None and operation != "unscale":
+    if call.max_norm is not None and call.operation != "unscale":
         raise TypeError("max_norm: only unscale clips")
-    limits = {"max_norm": max_norm, "clip_value": clip_value}
+    limits = {"max_norm": call.max_norm, "clip_value": call.clip_value}
     limits = {name: np.float64(_positive(name, limit)) for name, limit in limits.items() if limit is not None}
-    leaves = list(leaves)
-    names = [f"[{i}]" for i in range(len(leaves))] if names is None else names
-    writes = operation != "measure"
-    sums = [] if out is None else list(out)
-    given = sums or _results(leaves, dtypes) if writes else []
-    _checked(operation, leaves, given if writes else None, loss, policy, want, clip_value, names)
+    writes, sums = call.operation != "measure", out or []
+    given = sums or _results(leaves, call.dtypes or [None] * len(leaves)) if writes else []
+    _checked(call, leaves, given if writes else leaves, loss)
     flags, operands, aliases = 0, [*leaves, *sums], {}
     if factor is not None:
         flags |= _WITH_FACTOR
@@ -168,17 +170,15 @@ def tensors(
         operands.append(loss)
     results = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in given]
     results.append(_struct(REPORT))
-    if per_tensor:
+    if call.per_tensor:
         flags |= _WITH_EACH
         results.append(_struct(len(leaves), REPORT))
-    if histogram:
+    if call.histogram:
         flags |= _WITH_HISTOGRAM
         results.append(_struct(HISTOGRAM))
     if state is not None:
         results.append(_struct(STATE))
-    if in_place is None:
-        in_place = any(isinstance(operand, jax.core.Tracer) for operand in operands)
-    if in_place:
+    if call.in_place:
         first = len(leaves) if sums else 0
         aliases = {first + i: i for i, x in enumerate(given) if operands[first + i].dtype == x.dtype}
         if state is not None:
@@ -187,26 +187,24 @@ def tensors(
         results.append(jax.ShapeDtypeStruct((_workspace(leaves),), jnp.uint8))
     found = _call(
         platform,
-        _TENSORS.index(operation),
+        TENSORS.index(call.operation),
         operands,
         results,
         aliases,
-        policy,
-        {"with": np.int64(flags), "count": np.int64(len(leaves)), "want": np.int64(want)} | limits,
+        call.policy,
+        {"with": np.int64(flags), "count": np.int64(len(leaves)), "want": np.int64(call.want)} | limits,
     )
     rest = iter(found[len(given) :])
     return Result(
         list(found[: len(given)]),
         next(rest),
-        next(rest) if per_tensor else None,
-        next(rest) if histogram else None,
+        next(rest) if call.per_tensor else None,
+        next(rest) if call.histogram else None,
         next(rest) if state is not None else None,
     )
 
 
-def _results(leaves: Sequence[jax.Array], dtypes: Any) -> list[jax.ShapeDtypeStruct]:
-    if dtypes is None or isinstance(dtypes, str) or not isinstance(dtypes, Sequence):
-        dtypes = [dtypes] * len(leaves)
+def _results(leaves: Sequence[jax.Array], dtypes: Sequence[Any]) -> list[jax.ShapeDtypeStruct]:
     if len(dtypes) != len(leaves):
         raise ValueError(f"{len(dtypes)} dtypes for {len(leaves)} leaves")
     kinds = [jnp.dtype(leaf.dtype if kind is None else kind) for leaf, kind in zip(leaves, dtypes, strict=True)]
@@ -216,26 +214,19 @@ def _results(leaves: Sequence[jax.Array], dtypes: Any) -> list[jax.ShapeDtypeStr
     return [jax.ShapeDtypeStruct(leaf.shape, kind) for leaf, kind in zip(leaves, kinds, strict=True)]
 
 
-def _checked(
-    operation: str,
-    leaves: Sequence[Any],
-    given: Sequence[Any] | None,
-    loss: Any,
-    policy: Policy | None,
-    want: int,
-    clip_value: float | None,
-    names: Sequence[str],
-) -> None:
+def _checked(call: Call, leaves: Sequence[Any], given: Sequence[Any], loss: Any) -> None:
     """Makes the same call on empty arrays, so that the library raises its errors."""
-    for name, leaf, result in zip(names, leaves, leaves if given is None else given, strict=True):
+    names = call.names or [f"[{i}]" for i in range(len(leaves))]
+    for name, leaf, result in zip(names, leaves, given, strict=True):
         if leaf.shape != result.shape:
             raise ValueError(f"out{name} has shape {result.shape}, its gradient {leaf.shape}")
     ins = [np.empty(0, leaf.dtype) for leaf in leaves]
-    lists = ins if given is None else (ins, [np.empty(0, result.dtype) for result in given])
-    options = {"want": want, "policy": policy, "clamp": 0 if clip_value is None else clip_value}
+    lists = ins if given is leaves else (ins, [np.empty(0, result.dtype) for result in given])
+    policy = None if call.policy is None else policy_of(call.policy)
+    options = {"want": call.want, "policy": policy, "clamp": call.clip_value or 0}
     options |= {} if loss is None else {"loss": np.empty(0, loss.dtype)}
     try:
-        getattr(c, f"gsc_{operation}")(None, None, lists, options, _structs.Report())
+        getattr(c, f"gsc_{call.operation}")(None, None, lists, options, _structs.Report())
     except c.Error as error:
         if error.index >= 0:
             error.args = (f"{'out' if error.name == 'out' else 'grads'}{names[error.index]} {error.why}",)
@@ -312,7 +303,7 @@ def _call(
     operands: Sequence[Any],
     results: Sequence[jax.ShapeDtypeStruct],
     aliases: dict[int, int],
-    policy: Policy | None,
+    policy: Policy | bytes | None,
     attributes: dict[str, Any],
 ) -> Sequence[jax.Array]:
     if (reason := why_not(platform)) is not None:
