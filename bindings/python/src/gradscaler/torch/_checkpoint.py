@@ -1,22 +1,119 @@
 # SPDX-License-Identifier: MIT
-"""Loads rules and state from a checkpoint."""
+"""Saves rules and state to a checkpoint, and loads them."""
 
 from __future__ import annotations
 
+import copy
 import operator
-from collections.abc import Mapping
+import warnings
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .. import _checkpoints
 from .. import _gradscaler as c
 from .._entries import Note
-from .._policy import Policy
+from .._policy import Policy, is_fixed, policy_of, rules
 from .._structs import State, Status
-from ._memory import initial_state, rounded, with_scale
+from ._memory import HostState, initial_state, rounded, start, with_scale
+from ._options import NUMBERS, Options
 
-_RULES = ("growth_factor", "backoff_factor", "growth_interval")
+_RULES = NUMBERS[1:]
+_NOT_SAVED = ("_options", "_is_guarded", "_wants", "_memory", "_checks", "_guard", "_names", "_losses")
 _ENTRIES = ("scale", *_RULES, "_growth_tracker")
 _OURS = "gradscaler"  # a sixth entry, present if the rules are not torch's
+
+
+class Checkpoints:
+    """The checkpoints, pickles and copies of a GradScaler."""
+
+    notes: Sequence[Note] = ()
+
+    def state_dict(self, format: str | None = None, *, prefix: str | None = None) -> dict[str, Any]:
+        """Returns torch's five entries. If the rules are not torch's, a sixth entry has them; torch ignores it.
+
+        format: one of gradscaler.formats(): that framework can continue from the dict, and `notes` has sentences on
+            what the format cannot hold
+        prefix: the start of the keys
+        """
+        state = super().state_dict()
+        if not self._enabled:
+            return state
+        current = self._state()
+        if format is not None:
+            state, self.notes = _checkpoints.save(self._policy, current, format, prefix)
+        elif self._policy.differences("torch").keys() - set(NUMBERS):
+            state["gradscaler"] = f"{self._policy.preset}:{c.gsc_state_save(self._policy, current).hex()}"
+        return state
+
+    def load_state_dict(
+        self, state_dict: Any, format: str | None = None, prefix: str | None = None
+    ) -> list[Note] | None:
+        """Loads a state_dict() of this class or of torch; an error changes nothing.
+
+        It also loads checkpoints of gradscaler.Scaler, TensorScaler and other frameworks, and then returns notes on
+        missing and ignored entries. Rules that such a checkpoint does not set stay.
+        format: one of gradscaler.formats(); by default found by the keys, at the top or below one or two names
+        prefix: the path of the scaler, if there are several or it is deeper
+        As in torch, the rules of a checkpoint replace the constructor's; a warning names those that were passed.
+        A policy with a fixed scale, such as "guard", stays with its scale if it was passed to the constructor.
+        """
+        if not self._enabled:
+            return None
+        policy, state, notes = load(state_dict, self._policy, format, prefix)
+        stays = "policy" in self._options.given and is_fixed(self._policy)
+        if stays and (not is_fixed(policy) or format is not None):
+            why = "the policy that GradScaler was given never moves it"
+            warnings.warn(f"the loss scale {state.factor.scale:g} of the checkpoint is not taken: {why}", stacklevel=2)
+            return notes
+        self._warn(policy)
+        self._guard.last = None
+        self._follow(policy)
+        self._init_growth_tracker = state.good_steps
+        self._init_scale = state_dict["scale"] if notes is None else state.factor.scale  # torch's, unrounded
+        if self._scale is None:
+            self._memory = HostState(state)
+        else:
+            self._memory = start(state, self._scale.device)
+            self._memory.publish(self._scale, self._growth_tracker)
+        return notes
+
+    def _warn(self, policy: Policy) -> None:
+        """Warns of rules that the checkpoint replaces although they were passed to the constructor."""
+        old, new = rules(self._policy), rules(policy)
+        given = self._options.given
+        fields = [field for field in old if "policy" in given or (field in given and field not in NUMBERS)]
+        changed = [f"{field} {old[field]:g} by {new[field]:g}" for field in fields if old[field] != new[field]]
+        if changed:
+            why = "the checkpoint replaces what GradScaler was given"
+            warnings.warn(f"{why}: {', '.join(changed)}", stacklevel=3)
+        elif is_fixed(policy) and not is_fixed(self._policy):
+            why = "by the rules of the checkpoint the loss scale never moves"
+            warnings.warn(f"{why}, and they replace GradScaler's", stacklevel=3)
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = super().__getstate__()
+        for name in _NOT_SAVED:
+            del state[name]
+        state.pop("_history", None)
+        saved = self._state() if self._enabled else self._memory.read()
+        options = {f"_{name}": value for name, value in vars(self._options).items()}
+        return state | options | {"_policy": bytes(self._policy), "_saved": bytes(saved)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        state = dict(state)
+        self._options = Options(**{name: state.pop(f"_{name}") for name in vars(Options())})
+        saved = State.from_bytes(state.pop("_saved"))
+        policy = policy_of(state.pop("_policy"))
+        super().__setstate__(state)
+        self._follow(policy)
+        self._begin(saved)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        """Copies the scaler. Parameters that were copied before, with the same memo, keep their names."""
+        made = type(self).__new__(type(self))
+        made.__setstate__(copy.deepcopy(self.__getstate__(), memo))
+        made._names = self._names.copied(memo)
+        return made
 
 
 def load(

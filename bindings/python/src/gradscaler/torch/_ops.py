@@ -22,7 +22,7 @@ from .._structs import Event, Factor, Guard, State, Status, Want
 from ._device import FACTOR, FOUND, data, merged, nothing, on
 from ._grads import GradientGroup
 from ._memory import DeviceState
-from ._scaler import _policy as _policy_of
+from ._options import with_fields
 from ._stall import stall_error
 
 _NORM = int(Want.NORM)
@@ -160,7 +160,7 @@ class TensorScaler:
     def __init__(
         self, policy: str | Policy = "torch", device: str | torch.device = "cpu", *, want: int = 0, **fields: float
     ) -> None:
-        self.policy, self.want, state = _policy_of(policy, fields), int(want), State()
+        self.policy, self.want, state = with_fields(policy, fields), int(want), State()
         warn_if_idle(self.policy)
         self._saved = bytes(self.policy).hex()
         c.gsc_state_init(None, self.policy, state)

@@ -3,81 +3,37 @@
 
 from __future__ import annotations
 
-import copy
-import dataclasses
-import functools
 import math
-import os
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 
 from .. import _gradscaler as c
-from .. import _history
-from .._arguments import _meant, _number
-from .._entries import Note
-from .._policy import Policy, is_fixed, policy_of, presets, rules, traits, warn_if_idle
+from .._arguments import _number
+from .._policy import Policy, traits
 from .._report import Report
-from .._scaler import Scaler
-from .._structs import Event, LimitRule, OverflowReset, Reason, State, Status, Trait, Want
-from . import _checkpoint, _device, _memory, _ranks
+from .._structs import State, Status, Trait, Want
+from . import _device, _memory, _ranks
 from ._check import Call, Check, Checks, FoundInf
+from ._checkpoint import Checkpoints
 from ._grads import Gradients, with_gradients
 from ._guard import Judge, warn_of_equal_norms
+from ._history import Observed
 from ._names import Names
-from ._stall import Losses, StallError, stalled
+from ._options import NO_BACKOFF, NUMBERS, Options, accept_legacy_signature, refuse, resolved, rules_of
+from ._stall import Losses, StallError
 from ._torch import Base, OptState, TorchGradScaler, call_compiled, eager, is_torchs, lacks_cuda
 
-_NUMBERS = ("init_scale", "growth_factor", "backoff_factor", "growth_interval")
-_OPTIONS = (
-    "allow_fp16",
-    "want",
-    "on_stall",
-    "group",
-    "sharded",
-    "given",
-)  # their names in pickles, after an underscore
-_NOT_SAVED = ("_options", "_is_guarded", "_wants", "_memory", "_checks", "_guard", "_names", "_losses")
 _NORM, _GUARDS, _NEEDS_NORM = int(Want.NORM), int(Trait.GUARDS), int(Trait.NEEDS_NORM)
-_SKIPPED = int(Event.SKIPPED)
-_STALL_LIMIT = 10
-_NO_BACKOFF = "backoff_factor is 0: it must be above 0"  # in C, 0 means 1 / growth_factor
 _NO_NORM = (
     "_unscale_grads_ was replaced, or called with another inverse, so nobody has taken the norm that the guard of the "
     "policy judges by: call GradScaler's with the arguments that it was called with, or take a policy without a guard"
 )
-_Init = TypeVar("_Init", bound=Callable)
 
 
-@dataclasses.dataclass
-class Options:
-    """The constructor's arguments other than rules; `given` has the names of all arguments that were passed."""
-
-    given: Sequence[str] = ()
-    allow_fp16: bool = False
-    want: int = 0
-    on_stall: Callable[[StallError], Any] | None = None
-    group: Any = None
-    sharded: bool = False
-
-
-def _accept_legacy_signature(init: _Init) -> _Init:
-    """Accepts torch.cuda.amp's signature, in which init_scale comes first, and keeps the names of passed arguments."""
-
-    @functools.wraps(init)
-    def accept(self: GradScaler, *args: Any, **named: Any) -> None:
-        if args and isinstance(args[0], int | float):
-            args = ("cuda", *args)
-        by_name = (name for name, value in named.items() if value is not None)
-        self._options = Options((*("device", *_NUMBERS)[: len(args)], *by_name))
-        init(self, *args, **named)
-
-    return accept
-
-
-class GradScaler(Base):
+class GradScaler(Checkpoints, Observed, Base):
     """A faster torch.amp.GradScaler with reports, for gradients on the CPU and on CUDA devices.
 
     GradScaler(device="cuda", init_scale=65536.0, growth_factor=2.0, backoff_factor=0.5, growth_interval=2000,
@@ -108,10 +64,7 @@ class GradScaler(Base):
     it is never raised. Results are bit-exact with the CPU. Only one thread at a time can use a scaler.
     """
 
-    notes: Sequence[Note] = ()
-    _history: _history.History | None = None
-
-    @_accept_legacy_signature
+    @accept_legacy_signature
     def __init__(
         self,
         device: str = "cuda",
@@ -132,22 +85,11 @@ class GradScaler(Base):
         sharded: bool = False,
         **unknown: Any,
     ) -> None:
-        for name in unknown:
-            raise TypeError(f"GradScaler: the argument {name!r} {_unknown(name)}")
+        refuse(device, hysteresis, unknown, GradScaler.__init__.__wrapped__.__kwdefaults__)
         given = self._options.given
-        pairs = zip(_NUMBERS, (init_scale, growth_factor, backoff_factor, growth_interval), strict=True)
+        pairs = zip(NUMBERS, (init_scale, growth_factor, backoff_factor, growth_interval), strict=True)
         fields = {name: number for name, number in pairs if name in given}
-        if isinstance(device, str) and device in presets():
-            raise ValueError(f"device is {device!r}, which is a preset: GradScaler(policy={device!r})")
-        if not isinstance(want, int):
-            raise TypeError(f"want={want!r}: expected a union of gradscaler.Want, such as Want.NORM | Want.AMAX")
-        if on_stall is not None and not callable(on_stall):
-            raise TypeError(f"on_stall={on_stall!r}: expected a function that takes a StallError")
-        if isinstance(process_group, int | str):
-            raise TypeError(f"process_group={process_group!r}: expected a torch.distributed group that has this rank")
-        if hysteresis is not None and not hysteresis >= 1:
-            raise ValueError(f"hysteresis={hysteresis!r}: it must be a whole number from 1 on")
-        self._options = Options(given, allow_fp16, int(want), on_stall, process_group, sharded)
+        self._options = Options(given, allow_fp16, want, on_stall, process_group, sharded)
         self._follow(Policy("torch"))
         self._begin(_memory.initial_state(self._policy))
         if device == "cuda" and enabled and lacks_cuda():
@@ -157,25 +99,10 @@ class GradScaler(Base):
         TorchGradScaler.__init__(self, device, enabled=enabled)
         if not self._enabled:
             return
-        if fields.get("growth_factor", 2.0) <= 1.0:
-            raise AssertionError("The growth factor must be > 1.0.")
-        if fields.get("backoff_factor", 0.5) >= 1.0:
-            raise AssertionError("The backoff factor must be < 1.0.")
-        if fields.get("backoff_factor") == 0:
-            raise ValueError(_NO_BACKOFF)
         options = {"min_scale": min_scale, "max_scale": max_scale, "hysteresis": hysteresis}
         fields |= {name: value for name, value in options.items() if value is not None}
-        if policy is None and (hysteresis or 1) > 1:
-            fields["overflow_reset"] = OverflowReset.ON_GOOD_STEP
-        if policy is None and max_scale:
-            fields["ceiling_rule"] = LimitRule.CLAMP  # torch's only limit: it drops a growth that would reach infinity
-        if "init_scale" in fields and _number("init_scale", fields["init_scale"]) <= 0:
-            raise ValueError(f"init_scale is {fields['init_scale']}: it must be finite and above 0")
-        self._follow(_policy(policy, fields))
-        warn_if_idle(self._policy)
-        if (on_stall is not None or min_scale) and not self._policy.max_failed_backoffs:  # a floor hides stalls
-            self._policy.max_failed_backoffs = _STALL_LIMIT
-        self._init_scale = _resolved(self._policy).init_scale
+        self._follow(rules_of(policy, fields, on_stall is not None))
+        self._init_scale = resolved(self._policy).init_scale
         _memory.rounded("init_scale", self._init_scale, self._policy)
         self._memory = _memory.HostState(_memory.initial_state(self._policy))
 
@@ -193,7 +120,7 @@ class GradScaler(Base):
 
     @property
     def _growth_factor(self) -> float:
-        return _resolved(self._policy).growth_factor
+        return resolved(self._policy).growth_factor
 
     @_growth_factor.setter
     def _growth_factor(self, value: float) -> None:
@@ -203,12 +130,12 @@ class GradScaler(Base):
 
     @property
     def _backoff_factor(self) -> float:
-        return _resolved(self._policy).backoff_factor
+        return resolved(self._policy).backoff_factor
 
     @_backoff_factor.setter
     def _backoff_factor(self, value: float) -> None:
         if value == 0:
-            raise ValueError(_NO_BACKOFF)
+            raise ValueError(NO_BACKOFF)
         self._policy.backoff_factor = value
 
     @property
@@ -465,104 +392,11 @@ class GradScaler(Base):
         overridden = type(self).step is not GradScaler.step
         return self._checks.any_skipped() or (overridden and any(map(torch.Tensor.item, self._checks.found_inf())))
 
-    @property
-    def total_guard_skips(self) -> int:
-        """Steps that the guard skipped since the start, as of the last update(). Reading it waits for the device."""
-        return self._state().total_guard_skips if self._enabled else 0
-
-    @property
-    def report(self) -> Report | None:
-        """The report on the gradients of the last unscale_() or step(), or None. Reading it waits for the device.
-
-        `bad` has the names and counts of this rank. Other numbers are of all ranks of the group; if the ranks have
-        copies (a process_group without sharded=True), of its first rank. If only another rank's copy is not finite,
-        `overflow` and `rank` say so on all ranks, `bad` only on that rank, and `first_overflow` is None.
-        """
-        return None if self._checks.last is None else self._named_report(self._checks.last)
-
-    def report_of(self, optimizer: torch.optim.Optimizer) -> Report | None:
-        """Returns the report on one optimizer's gradients in the current step, else in the last step, else None.
-
-        If it has an overflow, step(optimizer) skips.
-        """
-        check = self._checks.of(optimizer)
-        return None if check is None else self._named_report(check)
-
-    def _reports(self) -> list[Report]:
-        return [self._named_report(check) for check in self._checks.by_optimizer.values()]
-
-    def _named_report(self, check: Check) -> Report:
-        names = functools.partial(self._names.of, check.owners)
-        report = check.read(names)
-        report.grew = self._guard.grew(check, names) or report.grew
-        return report
-
     def __repr__(self) -> str:
         if not self._enabled:
             return f"<GradScaler({self._device!r}, enabled=False)>"
         scale, good = self.get_scale(), self._get_growth_tracker()
         return f"<GradScaler({self._device!r}, policy={self._policy!r}): scale {scale:g}, good steps {good}>"
-
-    def metrics(self) -> dict[str, float]:
-        """Returns the metrics of gradscaler.Scaler.metrics after the last update(), for loggers. Waits for the device.
-
-        loss_scale is the scale for the next loss; all others describe the step before.
-        """
-        return c.metrics(self._policy, self._state(), _whole(self._reports())) if self._enabled else {}
-
-    def diagnose(self, steps: int = 0, planned_steps: int = 0) -> list[Note]:
-        """Returns what is wrong with this run and what to do, the most important first. Waits for the device.
-
-        steps, planned_steps: the updates so far, and the updates of the whole run; 0 if not known
-        """
-        if not self._enabled:
-            return []
-        return _history.diagnosed(self._policy, self._state(), _whole(self._reports()), steps, planned_steps)
-
-    def history(self, path: str | os.PathLike, *, step: int | None = None, rank: int = 0) -> _history.History:
-        """Returns a CSV file that gets the metrics of each update(): `with scaler.history("run.csv"):`.
-
-        See gradscaler.History. Only writing lines waits for the device: every 100 steps, or 30 seconds. A step in a
-        CUDA graph has no line.
-        """
-        return _history.History(self, self._policy, path, step=step, rank=rank)
-
-    def _line(self) -> Callable[[], dict[str, float]]:
-        """Keeps the current state and reports, and returns a function that reads their metrics."""
-        memory, reports = self._memory.copy(), [check.report for check in self._checks.by_optimizer.values()]
-
-        def metrics() -> dict[str, float]:
-            return c.metrics(self._policy, memory.read(), _whole([memory.read_report(report) for report in reports]))
-
-        return metrics
-
-    @property
-    def reason(self) -> str:
-        """Why the last step() skipped, clipped or let an outlier through; empty if it was taken. Waits for the device.
-
-        After an overflow the text names the last parameter of the optimizer with Inf or NaN in its gradient, because it
-        is nearest to the cause. If the policy's guard found the norm too large, the text has the threshold, the usual
-        norm, and the parameters in report.grew, which contribute more to the norm than usual; on several ranks, only
-        this rank's parameters.
-        """
-        reports = self._reports()
-        if not any(tensor.item() for tensor in self._checks.found_inf()):
-            return self._guard.reason(reports)
-        state, reason = self._skipped_state(), Reason()
-        checks = [check for check in self._checks.by_optimizer.values() if self._named_report(check).overflow]
-        known = [check.evidence(self._names.of(check.owners), _ranks.own()) for check in checks]
-        state.status = next((report.status for report, _, _ in known if report.status), state.status)
-        c.gsc_state_reason(state, *_joined(known), reason)
-        others = "" if known else "; the gradients are finite, so other code has written found_inf"
-        return reason.message.decode() + others
-
-    def _skipped_state(self) -> State:
-        """Returns the state after the update of a step with an overflow, also before that update."""
-        last = self._guard.last
-        state = self._memory.read() if last is None else last[1].read()
-        if not state.events & _SKIPPED or (last is None and not self._checks.is_over):
-            c.gsc_state_update(None, self._policy, state, Report.of_flag(True), state)
-        return state
 
     @eager
     def update(self, new_scale: float | torch.Tensor | None = None) -> None:
@@ -626,152 +460,6 @@ class GradScaler(Base):
                 raise AssertionError(reason)
         self._memory.set_scale(self._policy, new_scale, self._growth_tracker)
         self._memory.publish(self._scale, self._growth_tracker)
-
-    # ---- names and stalls ----
-
-    def name_parameters(self, model: torch.nn.Module | Mapping[str, torch.Tensor] | Iterable) -> None:
-        """Names the parameters of a model, or of (name, parameter) pairs, in reports and messages.
-
-        Without this call parameters are named by an optimizer that was made from model.named_parameters(), else by
-        position. If another model already has one of these names, the new names begin with the class of this model.
-        """
-        self._names.add(model)
-
-    def _stall(self, state: State, optimizer: torch.optim.Optimizer | None = None) -> None:
-        """Raises a StallError, or passes it to on_stall; `optimizer` is the optimizer of the current step."""
-        optimizers = [check.optimizer() for check in self._checks.by_optimizer.values()]
-        optimizers = {id(each): each for each in [*optimizers, optimizer] if each is not None}
-        error = stalled(self._policy, state, self._reports(), self._names, self._losses, optimizers.values())
-        if self._options.on_stall is None:
-            raise error
-        self._options.on_stall(error)
-
-    # ---- to and from a checkpoint ----
-
-    def state_dict(self, format: str | None = None, *, prefix: str | None = None) -> dict[str, Any]:
-        """Returns torch's five entries. If the rules are not torch's, a sixth entry has them; torch ignores it.
-
-        format: one of gradscaler.formats(): that framework can continue from the dict, and `notes` has sentences on
-            what the format cannot hold
-        prefix: the start of the keys
-        """
-        state = super().state_dict()
-        if not self._enabled:
-            return state
-        current = self._state()
-        if format is not None:
-            other = Scaler(self._policy)
-            other.state = current
-            state = other.state_dict(format, prefix=prefix)
-            self.notes = other.notes
-        elif self._policy.differences("torch").keys() - set(_NUMBERS):
-            state["gradscaler"] = f"{self._policy.preset}:{c.gsc_state_save(self._policy, current).hex()}"
-        return state
-
-    def load_state_dict(
-        self, state_dict: Any, format: str | None = None, prefix: str | None = None
-    ) -> list[Note] | None:
-        """Loads a state_dict() of this class or of torch; an error changes nothing.
-
-        It also loads checkpoints of gradscaler.Scaler, TensorScaler and other frameworks, and then returns notes on
-        missing and ignored entries. Rules that such a checkpoint does not set stay.
-        format: one of gradscaler.formats(); by default found by the keys, at the top or below one or two names
-        prefix: the path of the scaler, if there are several or it is deeper
-        As in torch, the rules of a checkpoint replace the constructor's; a warning names those that were passed.
-        A policy with a fixed scale, such as "guard", stays with its scale if it was passed to the constructor.
-        """
-        if not self._enabled:
-            return None
-        policy, state, notes = _checkpoint.load(state_dict, self._policy, format, prefix)
-        stays = "policy" in self._options.given and is_fixed(self._policy)
-        if stays and (not is_fixed(policy) or format is not None):
-            why = "the policy that GradScaler was given never moves it"
-            warnings.warn(f"the loss scale {state.factor.scale:g} of the checkpoint is not taken: {why}", stacklevel=2)
-            return notes
-        self._warn(policy)
-        self._guard.last = None
-        self._follow(policy)
-        self._init_growth_tracker = state.good_steps
-        self._init_scale = state_dict["scale"] if notes is None else state.factor.scale  # torch's, unrounded
-        if self._scale is None:
-            self._memory = _memory.HostState(state)
-        else:
-            self._memory = _memory.start(state, self._scale.device)
-            self._memory.publish(self._scale, self._growth_tracker)
-        return notes
-
-    def _warn(self, policy: Policy) -> None:
-        """Warns of rules that the checkpoint replaces although they were passed to the constructor."""
-        old, new = rules(self._policy), rules(policy)
-        given = self._options.given
-        fields = [field for field in old if "policy" in given or (field in given and field not in _NUMBERS)]
-        changed = [f"{field} {old[field]:g} by {new[field]:g}" for field in fields if old[field] != new[field]]
-        if changed:
-            why = "the checkpoint replaces what GradScaler was given"
-            warnings.warn(f"{why}: {', '.join(changed)}", stacklevel=3)
-        elif is_fixed(policy) and not is_fixed(self._policy):
-            why = "by the rules of the checkpoint the loss scale never moves"
-            warnings.warn(f"{why}, and they replace GradScaler's", stacklevel=3)
-
-    def __getstate__(self) -> dict[str, Any]:
-        state = super().__getstate__()
-        for name in _NOT_SAVED:
-            del state[name]
-        state.pop("_history", None)
-        saved = self._state() if self._enabled else self._memory.read()
-        options = {f"_{name}": getattr(self._options, name) for name in _OPTIONS}
-        return state | options | {"_policy": bytes(self._policy), "_saved": bytes(saved)}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        state = dict(state)
-        self._options = Options(**{name: state.pop(f"_{name}") for name in _OPTIONS})
-        saved = State.from_bytes(state.pop("_saved"))
-        policy = policy_of(state.pop("_policy"))
-        super().__setstate__(state)
-        self._follow(policy)
-        self._begin(saved)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> GradScaler:
-        """Copies the scaler. Parameters that were copied before, with the same memo, keep their names."""
-        made = type(self).__new__(type(self))
-        made.__setstate__(copy.deepcopy(self.__getstate__(), memo))
-        made._names = self._names.copied(memo)
-        return made
-
-
-def _unknown(name: str) -> str:
-    """Returns what to do about an unknown argument."""
-    if name in rules(Policy("torch")):
-        return f"is a field of the policy: policy=gradscaler.Policy(..., {name}=...)"
-    options = (*_NUMBERS, "enabled", *GradScaler.__init__.__wrapped__.__kwdefaults__)
-    return f"is unknown{_meant(name, options)}"
-
-
-def _joined(known: list[tuple[Report, bytes | None, Sequence[str] | None]]) -> tuple:
-    """Returns the evidence on the gradients of several optimizers as if they were of one: (report, reports, names)."""
-    if len(known) > 1 and all(each is not None for _, each, _ in known):
-        return None, b"".join(each for _, each, _ in known), [name for _, _, names in known for name in names]
-    return known[-1] if known else (None, None, None)
-
-
-def _whole(reports: list[Report]) -> Report | None:
-    """Returns one report on the gradients of all optimizers, or None."""
-    return Report.merge(reports) if len(reports) > 1 else reports[0] if reports else None
-
-
-def _resolved(policy: Policy) -> Policy:
-    """Returns the rules; each 0 that means a default is replaced by the default."""
-    resolved = policy.replace()
-    c.gsc_policy_resolve(policy, resolved)
-    return resolved
-
-
-def _policy(policy: str | Policy | None, fields: Mapping[str, Any]) -> Policy:
-    if policy is None or isinstance(policy, str):
-        return Policy(policy or "torch", **fields)
-    if not isinstance(policy, Policy):
-        raise TypeError(f"policy={policy!r}: expected the name of a preset or a gradscaler.Policy")
-    return policy.replace(**fields)
 
 
 def _without_scale(optimizer: torch.optim.Optimizer, grad_scale: Any) -> None:

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: MIT
+"""What a GradScaler says of its training: reports, metrics, history, the reason of a skip, and stalls."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import torch
+
+from .. import _gradscaler as c
+from .. import _history
+from .._entries import Note
+from .._report import Report
+from .._structs import Event, Reason, State
+from . import _ranks
+from ._check import Check
+from ._stall import stalled
+
+_SKIPPED = int(Event.SKIPPED)
+
+
+class Observed:
+    """The reports, metrics, history and errors of a GradScaler."""
+
+    _history: _history.History | None = None
+
+    @property
+    def total_guard_skips(self) -> int:
+        """Steps that the guard skipped since the start, as of the last update(). Reading it waits for the device."""
+        return self._state().total_guard_skips if self._enabled else 0
+
+    @property
+    def report(self) -> Report | None:
+        """The report on the gradients of the last unscale_() or step(), or None. Reading it waits for the device.
+
+        `bad` has the names and counts of this rank. Other numbers are of all ranks of the group; if the ranks have
+        copies (a process_group without sharded=True), of its first rank. If only another rank's copy is not finite,
+        `overflow` and `rank` say so on all ranks, `bad` only on that rank, and `first_overflow` is None.
+        """
+        return None if self._checks.last is None else self._named_report(self._checks.last)
+
+    def report_of(self, optimizer: torch.optim.Optimizer) -> Report | None:
+        """Returns the report on one optimizer's gradients in the current step, else in the last step, else None.
+
+        If it has an overflow, step(optimizer) skips.
+        """
+        check = self._checks.of(optimizer)
+        return None if check is None else self._named_report(check)
+
+    def _reports(self) -> list[Report]:
+        return [self._named_report(check) for check in self._checks.by_optimizer.values()]
+
+    def _named_report(self, check: Check) -> Report:
+        names = functools.partial(self._names.of, check.owners)
+        report = check.read(names)
+        report.grew = self._guard.grew(check, names) or report.grew
+        return report
+
+    def metrics(self) -> dict[str, float]:
+        """Returns the metrics of gradscaler.Scaler.metrics after the last update(), for loggers. Waits for the device.
+
+        loss_scale is the scale for the next loss; all others describe the step before.
+        """
+        return c.metrics(self._policy, self._state(), _whole(self._reports())) if self._enabled else {}
+
+    def diagnose(self, steps: int = 0, planned_steps: int = 0) -> list[Note]:
+        """Returns what is wrong with this run and what to do, the most important first. Waits for the device.
+
+        steps, planned_steps: the updates so far, and the updates of the whole run; 0 if not known
+        """
+        if not self._enabled:
+            return []
+        return _history.diagnosed(self._policy, self._state(), _whole(self._reports()), steps, planned_steps)
+
+    def history(self, path: str | os.PathLike, *, step: int | None = None, rank: int = 0) -> _history.History:
+        """Returns a CSV file that gets the metrics of each update(): `with scaler.history("run.csv"):`.
+
+        See gradscaler.History. Only writing lines waits for the device: every 100 steps, or 30 seconds. A step in a
+        CUDA graph has no line.
+        """
+        return _history.History(self, self._policy, path, step=step, rank=rank)
+
+    def _line(self) -> Callable[[], dict[str, float]]:
+        """Keeps the current state and reports, and returns a function that reads their metrics."""
+        memory, reports = self._memory.copy(), [check.report for check in self._checks.by_optimizer.values()]
+
+        def metrics() -> dict[str, float]:
+            return c.metrics(self._policy, memory.read(), _whole([memory.read_report(report) for report in reports]))
+
+        return metrics
+
+    @property
+    def reason(self) -> str:
+        """Why the last step() skipped, clipped or let an outlier through; empty if it was taken. Waits for the device.
+
+        After an overflow the text names the last parameter of the optimizer with Inf or NaN in its gradient, because it
+        is nearest to the cause. If the policy's guard found the norm too large, the text has the threshold, the usual
+        norm, and the parameters in report.grew, which contribute more to the norm than usual; on several ranks, only
+        this rank's parameters.
+        """
+        reports = self._reports()
+        if not any(tensor.item() for tensor in self._checks.found_inf()):
+            return self._guard.reason(reports)
+        state, reason = self._skipped_state(), Reason()
+        checks = [check for check in self._checks.by_optimizer.values() if self._named_report(check).overflow]
+        known = [check.evidence(self._names.of(check.owners), _ranks.own()) for check in checks]
+        state.status = next((report.status for report, _, _ in known if report.status), state.status)
+        c.gsc_state_reason(state, *_joined(known), reason)
+        others = "" if known else "; the gradients are finite, so other code has written found_inf"
+        return reason.message.decode() + others
+
+    def _skipped_state(self) -> State:
+        """Returns the state after the update of a step with an overflow, also before that update."""
+        last = self._guard.last
+        state = self._memory.read() if last is None else last[1].read()
+        if not state.events & _SKIPPED or (last is None and not self._checks.is_over):
+            c.gsc_state_update(None, self._policy, state, Report.of_flag(True), state)
+        return state
+
+    def name_parameters(self, model: torch.nn.Module | Mapping[str, torch.Tensor] | Iterable) -> None:
+        """Names the parameters of a model, or of (name, parameter) pairs, in reports and messages.
+
+        Without this call parameters are named by an optimizer that was made from model.named_parameters(), else by
+        position. If another model already has one of these names, the new names begin with the class of this model.
+        """
+        self._names.add(model)
+
+    def _stall(self, state: State, optimizer: torch.optim.Optimizer | None = None) -> None:
+        """Raises a StallError, or passes it to on_stall; `optimizer` is the optimizer of the current step."""
+        optimizers = [check.optimizer() for check in self._checks.by_optimizer.values()]
+        optimizers = {id(each): each for each in [*optimizers, optimizer] if each is not None}
+        error = stalled(self._policy, state, self._reports(), self._names, self._losses, optimizers.values())
+        if self._options.on_stall is None:
+            raise error
+        self._options.on_stall(error)
+
+
+def _joined(known: list[tuple[Report, bytes | None, Sequence[str] | None]]) -> tuple:
+    """Returns the evidence on the gradients of several optimizers as if they were of one: (report, reports, names)."""
+    if len(known) > 1 and all(each is not None for _, each, _ in known):
+        return None, b"".join(each for _, each, _ in known), [name for _, _, names in known for name in names]
+    return known[-1] if known else (None, None, None)
+
+
+def _whole(reports: list[Report]) -> Report | None:
+    """Returns one report on the gradients of all optimizers, or None."""
+    return Report.merge(reports) if len(reports) > 1 else reports[0] if reports else None
