@@ -15,7 +15,8 @@ from jax import lax
 
 from . import _call
 from ._call import Call
-from ._scaler import Report, _register_with_flax, _saved_by_flax, _Tree, is_float
+from ._checkpoint import register_with_flax, saved_by_flax
+from ._scaler import Report, _Tree, is_float
 
 T = TypeVar("T")
 
@@ -26,7 +27,7 @@ class NoOpLossScale:
     """A scale of 1 that never moves: scale and unscale return their argument."""
 
     def __post_init__(self) -> None:
-        _register_with_flax()
+        register_with_flax()
 
     @property
     def loss_scale(self) -> int:
@@ -46,7 +47,7 @@ class _Scales:
     """The base of the next two classes: a `loss_scale` in float32, and the `dtype` that results are promoted with."""
 
     def _settle(self) -> None:
-        _register_with_flax()
+        register_with_flax()
         given = self.loss_scale
         if self.dtype is None:
             object.__setattr__(self, "dtype", _partner(given))
@@ -124,13 +125,13 @@ def _pytree(data: tuple[str, ...], meta: tuple[str, ...]) -> Any:
             return list(zip(map(jax.tree_util.GetAttrKey, data), leaves, strict=True)), static
 
         def unflatten(static: Any, leaves: Any) -> Any:
-            _register_with_flax()
+            register_with_flax()
             value = object.__new__(kind)
             vars(value).update(zip(data + meta, (*leaves, *static), strict=True))
             return value
 
         jax.tree_util.register_pytree_with_keys(kind, flatten_with_keys, unflatten, flatten)
-        _saved_by_flax[kind] = data
+        saved_by_flax[kind] = data
         return kind
 
     return register
@@ -207,7 +208,7 @@ class DynamicLossScale(_Scales):
         return new
 
 
-_saved_by_flax[NoOpLossScale] = ()
+saved_by_flax[NoOpLossScale] = ()
 
 
 @jax.tree_util.register_static

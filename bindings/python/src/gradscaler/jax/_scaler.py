@@ -4,11 +4,8 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import dataclasses
 import functools
-import sys
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -20,12 +17,12 @@ from jax import lax
 from .. import _scaler as host
 from .. import _structs
 from .._arguments import _judged_number, _positive
-from .._entries import field_text
-from .._policy import Policy, policy_of, rules, traits
-from .._structs import Event, Guard, ReportKind, State, Trait, Want
+from .._policy import Policy, policy_of, traits
+from .._structs import Event, Guard, ReportKind, Trait, Want
 from . import _call, _host
 from . import _words as w
 from ._call import Call
+from ._checkpoint import Checkpoints, register_with_flax, saved_by_flax
 
 
 def is_float(leaf: Any) -> bool:
@@ -42,34 +39,13 @@ def _may_be_a_leaf(leaf: Any) -> bool:
     return isinstance(leaf, int | float | complex)
 
 
-def _is_concrete(array: Any) -> bool:
-    return isinstance(array, jax.Array | np.ndarray) and not isinstance(array, jax.core.Tracer)
-
-
 def _is_one(array: Any, words: int) -> bool:
     """Returns whether the array has the bytes of one struct and can be read now."""
-    if not _is_concrete(array) or array.shape != (words,) or array.dtype != np.uint32:
+    if not w.is_concrete(array) or array.shape != (words,) or array.dtype != np.uint32:
         return False
     if isinstance(array, np.ndarray):
         return True
     return not array.is_deleted() and (array.is_fully_addressable or array.is_fully_replicated)
-
-
-def _state_of(words: Any) -> State:
-    """Returns a state that can be read now. A state of another version is refused."""
-    return State.from_bytes(np.asarray(words, np.uint32).tobytes())
-
-
-def _refuse_batch(array: Any) -> None:
-    if (shape := jnp.shape(array))[1:]:
-        raise ValueError(f"a batch of {shape[0]}: take one with jax.tree.map(lambda a: a[0], ...)")
-
-
-def _outside(array: Any, what: str, kind: str) -> None:
-    """Raises inside jit, and for a batch; `what` names the method that needs the values of one struct."""
-    if not _is_concrete(array):
-        raise TypeError(f"{what} only outside of jit: return the {kind}")
-    _refuse_batch(array)
 
 
 def _word_at(words: Any, i: int) -> jax.Array:
@@ -229,7 +205,7 @@ class Report:
         """The report of each leaf, by name, with per_tensor=True."""
         if self.words_per_tensor is None:
             raise ValueError("the report has none of each leaf: pass per_tensor=True")
-        _refuse_batch(self.words)
+        w.refuse_batch(self.words)
         return {name: Report(self.words_per_tensor[i], want=self.want) for i, name in enumerate(self.names)}
 
     @property
@@ -240,12 +216,12 @@ class Report:
         """
         if self.words_per_tensor is None:
             raise ValueError("the report has none of each leaf: pass per_tensor=True")
-        _outside(self.words, "bad", "report")
+        w.outside(self.words, "bad", "report")
         return self.to_host().bad
 
     def to_host(self) -> host.Report:
         """Returns a gradscaler.Report, which has all fields as Python numbers; outside of jit."""
-        _outside(self.words, "to_host()", "report")
+        w.outside(self.words, "to_host()", "report")
         report = host.Report.from_bytes(np.asarray(self.words, np.uint32).tobytes())
         report.names = self.names
         if self.words_per_tensor is not None:
@@ -322,7 +298,7 @@ class ValueAndGrad(NamedTuple):
 
 
 @jax.tree_util.register_pytree_with_keys_class
-class Scaler:
+class Scaler(Checkpoints):
     """A loss scale and the rules by which it moves: an immutable pytree.
 
     Scaler("torch", growth_interval=100) follows a preset of gradscaler.presets() with fields replaced. Its only leaf is
@@ -352,7 +328,7 @@ class Scaler:
 
     def _take(self, scaler: host.Scaler) -> None:
         state = jnp.array(w.of_struct(scaler.state))
-        _register_with_flax()
+        register_with_flax()
         vars(self).update(preset=scaler.preset, _policy=_Static(bytes(scaler.policy)), state=state)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -368,7 +344,7 @@ class Scaler:
             return False
         if self.state is other.state:
             return True
-        return _is_concrete(self.state) and _is_concrete(other.state) and np.array_equal(self.state, other.state)
+        return w.is_concrete(self.state) and w.is_concrete(other.state) and np.array_equal(self.state, other.state)
 
     def __hash__(self) -> int:
         return hash((self.preset, self._policy))
@@ -382,7 +358,7 @@ class Scaler:
     @classmethod
     def tree_unflatten(cls, static: Any, leaves: Any) -> Scaler:
         scaler = object.__new__(cls)
-        _register_with_flax()
+        register_with_flax()
         (state,), (preset, policy) = leaves, static
         vars(scaler).update(preset=preset, _policy=policy, state=state)
         return scaler
@@ -479,7 +455,7 @@ class Scaler:
         A scaled loss easily overflows float16, so a leaf that is a single number of less than 32 bits becomes float32.
         Other leaves keep their dtype, or get `dtype`; the product is rounded once.
         """
-        _refuse_batch(self.state)
+        w.refuse_batch(self.state)
         dtype = None if dtype is None else _float_dtype(dtype)
         number = w.multiplier(w.pair(self.state, w.SCALE), w.usable(self.state))
 
@@ -631,7 +607,7 @@ class Scaler:
         if not isinstance(want, int) or not 0 <= want < 8:
             raise TypeError(f"want={want!r}: expected a union of gradscaler.Want")
         limits = {"max_norm": _limit("max_norm", max_norm), "clip_value": _limit("clip_value", clip_value)}
-        _refuse_batch(self.state)
+        w.refuse_batch(self.state)
         if dtype is not None and dtype is not _AT_LEAST_FLOAT32:
             dtype = _float_dtype(dtype)
         if factor is not None and (jnp.shape(factor) != (8,) or jnp.result_type(factor) != jnp.uint32):
@@ -700,7 +676,7 @@ class Scaler:
         Several reports, of optimizers that share this scale, count as one step. A bool, whether there was an overflow,
         can replace the report.
         """
-        _refuse_batch(self.state)
+        w.refuse_batch(self.state)
         if isinstance(report, list | tuple):
             reports = [isinstance(one, Report) for one in report]
             if any(reports) and not all(reports):
@@ -766,66 +742,6 @@ class Scaler:
 
         return wrapped
 
-    # ---- to and from the host ----
-
-    def to_host(self) -> host.Scaler:
-        """Returns a gradscaler.Scaler with the same policy and state; outside of jit."""
-        _outside(self.state, "to_host()", "scaler")
-        scaler = host.Scaler("none")
-        scaler.policy = self.policy
-        scaler.state = _state_of(self.state)
-        return scaler
-
-    def metrics(self, report: Report | None = None) -> dict[str, float]:
-        """Returns the metrics of gradscaler.Scaler.metrics after the last update, for loggers; outside of jit.
-
-        To write a file: `with scaler.to_host().history("run.csv") as history:`, and in it
-        `history.add(scaler.metrics(report))`.
-        """
-        return self.to_host().metrics(report if report is None else report.to_host())
-
-    @classmethod
-    def from_host(cls, scaler: host.Scaler) -> Scaler:
-        """Makes a scaler from a gradscaler.Scaler, with its state."""
-        new = object.__new__(cls)
-        new._take(scaler)
-        return new
-
-    def state_dict(self) -> dict[str, Any]:
-        """Returns gradscaler.Scaler.state_dict(), for a checkpoint. The scaler can also be saved as a pytree."""
-        _outside(self.state, "state_dict()", "scaler")
-        return self.to_host().state_dict()
-
-    @classmethod
-    def from_state_dict(cls, state: Mapping[str, Any], policy: str | Policy | None = None) -> Scaler:
-        """Makes a scaler from a state_dict, also of gradscaler.Scaler, or with `policy` from a framework's checkpoint.
-
-        For notes on a framework's checkpoint, load it by gradscaler.Scaler and pass that to from_host.
-        """
-        ours = isinstance(state, Mapping) and (state.get("format") == "gradscaler" or "saved" in state)
-        if ours and policy is not None:
-            raise ValueError("policy: the state has its own")
-        if not ours and policy is None:
-            raise ValueError(
-                "a checkpoint of another framework has no whole policy: pass one, such as policy='torch', or load it "
-                "by gradscaler.Scaler('torch').load_state_dict, which has notes, and take that by from_host"
-            )
-        if ours and not state.get("apply_delay") and state.get("scale") != state.get("next_scale"):
-            raise ValueError(
-                f"the state has scale={state.get('scale')!r} and next_scale={state.get('next_scale')!r}, which differ "
-                "only with apply_delay: use set_scale"
-            )
-        scaler = host.Scaler() if policy is None else host.Scaler(policy)
-        scaler.load_state_dict(state)
-        return cls.from_host(scaler)
-
-    def set_scale(self, scale: float, **counts: int) -> Scaler:
-        """Returns a scaler with another scale, and counts if given, as gradscaler.Scaler.set_scale; outside of jit."""
-        _outside(self.state, "set_scale()", "scaler")
-        changed = self.to_host()
-        changed.set_scale(scale, **counts)
-        return self.from_host(changed)
-
 
 def _judges_by_norm(policy: Policy) -> bool:
     return bool(traits(policy) & Trait.NEEDS_NORM)
@@ -834,56 +750,7 @@ def _judges_by_norm(policy: Policy) -> bool:
 _RANKS = np.array([w.offset(_structs.Report, f"{name}_rank_plus_1") for name in ("status", "first", "last", "loss")])
 _ONE = w.of_struct(_structs.Factor(1.0, 1.0, 1.0, 1.0, 0))
 _UNUSABLE = _host.measured_by(np.zeros(w.FACTOR, np.uint32))
-_saved_by_flax: dict[
-    type, tuple[str, ...]
-] = {}  # the fields of each class that flax.serialization saves; a load keeps the target's other fields
-_is_registered = False
-
-
-def _register_with_flax() -> None:
-    """Registers the classes with flax.serialization, if it is imported: each is saved as a dict of arrays."""
-    global _is_registered
-    flax = sys.modules.get("flax.serialization")
-    if _is_registered or not hasattr(flax, "register_serialization_state"):
-        return
-    _is_registered = True
-
-    def to_dict(value: Any) -> dict[str, Any]:
-        policy = {"policy": np.frombuffer(value._policy, np.uint8)} if isinstance(value, Scaler) else {}
-        return {name: getattr(value, name) for name in _saved_by_flax[type(value)]} | policy
-
-    def from_dict(target: Any, state: Mapping[str, Any]) -> Any:
-        names = _saved_by_flax[type(target)]
-        keys = (*names, "policy") if isinstance(target, Scaler) else names
-        if set(state) != set(keys):
-            expected = ", ".join(keys) or "nothing"
-            raise ValueError(f"a {type(target).__name__} has {expected}, the checkpoint {', '.join(state)}")
-        if isinstance(target, Scaler):
-            _warn_of_other_rules(target.policy, policy_of(np.asarray(state["policy"]).tobytes()))
-        new = copy.copy(target)
-        for name in names:
-            here, saved = getattr(target, name), state[name]
-            if getattr(saved, "shape", ()) != getattr(here, "shape", ()):
-                raise ValueError(f"{name} has the shape {jnp.shape(saved)} in the checkpoint")
-            vars(new)[name] = saved if saved is None else jnp.asarray(saved, getattr(here, "dtype", None))
-        return new
-
-    for kind in _saved_by_flax:
-        flax.register_serialization_state(kind, to_dict, from_dict)
-
-
-def _warn_of_other_rules(policy: Policy, saved: Policy) -> None:
-    here, there = rules(policy), rules(saved)
-    others = [
-        f"{name} was {field_text(name, there[name])} and is {field_text(name, here[name])}"
-        for name in here
-        if here[name] != there[name]
-    ]
-    if others:
-        warnings.warn(f"the checkpoint's scaler had other rules than this one: {'; '.join(others)}", stacklevel=5)
-
-
-_saved_by_flax |= {Scaler: ("state",), Report: ("words", "words_per_tensor", "bins")}
+saved_by_flax |= {Scaler: ("state",), Report: ("words", "words_per_tensor", "bins")}
 
 
 _AT_LEAST_FLOAT32 = "at least float32"

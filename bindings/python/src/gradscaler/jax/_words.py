@@ -138,6 +138,25 @@ def root(squares: Pair) -> jax.Array:
     return jnp.where((squares[0] | squares[1]) == 0, 0.0, result)
 
 
+# ---- structs outside of jit ----
+
+
+def is_concrete(array: Any) -> bool:
+    return isinstance(array, jax.Array | np.ndarray) and not isinstance(array, jax.core.Tracer)
+
+
+def refuse_batch(array: Any) -> None:
+    if (shape := jnp.shape(array))[1:]:
+        raise ValueError(f"a batch of {shape[0]}: take one with jax.tree.map(lambda a: a[0], ...)")
+
+
+def outside(array: Any, what: str, kind: str) -> None:
+    """Raises inside jit, and for a batch; `what` names the method that needs the values of one struct."""
+    if not is_concrete(array):
+        raise TypeError(f"{what} only outside of jit: return the {kind}")
+    refuse_batch(array)
+
+
 # ---- factors ----
 
 
