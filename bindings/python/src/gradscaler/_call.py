@@ -24,7 +24,8 @@ def run(
 ) -> Report:
     """Makes one C call for the host's arrays, and one for each device.
 
-    `pin` returns memory with the state that has the factor: a CUDA graph uses the factor in force at each replay.
+    `options` are the policy and the clamp, and the caller's want, histogram, per_tensor and loss. `pin` returns memory
+    with the state that has the factor: a CUDA graph uses the factor in force at each replay.
     """
     want, per_tensor, loss = options["want"], options["per_tensor"], options.pop("loss")
     if not isinstance(want, int) or not 0 <= want < 2**32:

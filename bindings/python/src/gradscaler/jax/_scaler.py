@@ -495,9 +495,8 @@ class Scaler(Checkpoints):
             are merged in rank order, so that overflow, norm and loss agree. If all have the same gradients, leave it
             out, and give all the same loss
         """
-        return self._run(
-            "unscale", grads, None, loss, dtype, max_norm, clip_value, want, per_tensor, histogram, factor, axis_name
-        )[:2]
+        call = Call("unscale", self._policy, dtype, want, max_norm, clip_value, per_tensor, histogram)
+        return self._run(call, grads, None, loss, factor, axis_name)[:2]
 
     def step(
         self,
@@ -515,8 +514,8 @@ class Scaler(Checkpoints):
 
         Skip the optimizer step if `scaler.skip`. If the policy guards, only the update knows that.
         """
-        options = (loss, dtype, max_norm, clip_value, want, per_tensor, False, None, axis_name)
-        grads, report, state = self._run("unscale", grads, None, *options, update=True)
+        call = Call("unscale", self._policy, dtype, want, max_norm, clip_value, per_tensor)
+        grads, report, state = self._run(call, grads, None, loss, None, axis_name, update=True)
         scaler = self._with(state)
         return scaler._clipped(grads, report, max_norm), report, scaler
 
@@ -568,8 +567,8 @@ class Scaler(Checkpoints):
         axis_name: Any = None,
     ) -> Report:
         """Returns the report of `unscale`, but writes nothing."""
-        options = (loss, None, None, None, want, per_tensor, histogram, factor, axis_name)
-        return self._run("measure", grads, None, *options)[1]
+        call = Call("measure", self._policy, want=want, per_tensor=per_tensor, histogram=histogram)
+        return self._run(call, grads, None, loss, factor, axis_name)[1]
 
     def unscale_accumulate(
         self,
@@ -585,28 +584,17 @@ class Scaler(Checkpoints):
 
         It is for micro-batches: merge their reports with addends=True, and skip the step if one has an overflow.
         """
-        options = (loss, None, None, None, want, per_tensor, False, factor, None)
-        return self._run("unscale_accumulate", grads, sums, *options)[:2]
+        call = Call("unscale_accumulate", self._policy, want=want, per_tensor=per_tensor)
+        return self._run(call, grads, sums, loss, factor, None)[:2]
 
     def _run(
-        self,
-        operation: str,
-        grads: Any,
-        sums: Any,
-        loss: Any,
-        dtype: Any,
-        max_norm: float | None,
-        clip_value: float | None,
-        want: int,
-        per_tensor: bool,
-        histogram: bool,
-        factor: jax.Array | None,
-        axis_name: Any,
-        update: bool = False,
+        self, call: Call, grads: Any, sums: Any, loss: Any, factor: Any, axis_name: Any, update: bool = False
     ) -> tuple[Any, Report, jax.Array | None]:
+        """Checks the caller's arguments and runs the call; its `dtypes` is one dtype for all leaves."""
+        dtype, want = call.dtypes, call.want
         if not isinstance(want, int) or not 0 <= want < 8:
             raise TypeError(f"want={want!r}: expected a union of gradscaler.Want")
-        limits = {"max_norm": _limit("max_norm", max_norm), "clip_value": _limit("clip_value", clip_value)}
+        limits = {name: _limit(name, getattr(call, name)) for name in ("max_norm", "clip_value")}
         w.refuse_batch(self.state)
         if dtype is not None and dtype is not _AT_LEAST_FLOAT32:
             dtype = _float_dtype(dtype)
@@ -625,26 +613,17 @@ class Scaler(Checkpoints):
         else:
             tree_out = tree
         dtypes = None if dtype is None else tuple(_target(leaf.dtype, dtype) for leaf in tree.leaves)
-        call = Call(
-            operation,
-            self._policy,
-            dtypes,
-            int(want),
-            **limits,
-            per_tensor=per_tensor,
-            histogram=histogram,
-            names=tree.names,
-        )
+        call = dataclasses.replace(call, dtypes=dtypes, want=int(want), names=tree.names, **limits)
         if axis_name is None:
             state = self.state if update else None
             leaves, words, rows, bins, new = _call.run(call, tree.leaves, factor, out, state, loss)
         else:
             leaves, words, rows, bins = self._over(axis_name, call, tree.leaves, factor, out, loss)
             new = self.update(Report(words)).state if update else None
-        if max_norm is not None or _judges_by_norm(self.policy):
+        if call.max_norm is not None or _judges_by_norm(self.policy):
             want |= Want.NORM
-        report = Report(words, rows, bins, tree.names if per_tensor else (), int(want))
-        return tree_out.filled(leaves) if operation != "measure" else None, report, new
+        report = Report(words, rows, bins, tree.names if call.per_tensor else (), int(want))
+        return tree_out.filled(leaves) if call.operation != "measure" else None, report, new
 
     def _over(self, axis_name: Any, call: Call, leaves: Any, factor: Any, out: Any, loss: Any) -> tuple:
         """Runs a call on each device's part and merges the reports.
