@@ -658,7 +658,8 @@ defmodule GradScaler do
 
   @doc """
   Returns what is wrong with a run and what to do, the most important first; `[]` if nothing is.
-  `report` is the last one, `:steps` are the updates so far, `:planned_steps` the updates of the whole run.
+  `report` is the last one, `:steps` are the updates so far (0: those that the scaler counted), `:planned_steps`
+  the updates of the whole run.
 
       iex> scaler = GradScaler.update(GradScaler.new("none"), true)
       iex> [finding] = GradScaler.diagnose(scaler)

@@ -168,7 +168,8 @@ class Observed:
         """Returns what is wrong with this run and what to do, the most important first; an empty list if nothing is.
 
         report: the last one
-        steps, planned_steps: the updates so far, and the updates of the whole run; 0 if not known
+        steps: the updates so far; 0: the updates that the scaler counted
+        planned_steps: the updates of the whole run; 0 if not known
         """
         return diagnosed(self.policy, self.state, report, steps, planned_steps)
 

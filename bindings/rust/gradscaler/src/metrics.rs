@@ -89,8 +89,8 @@ impl Scaler {
     }
 
     /// Returns what is wrong with a run, and what to do. `report` is the last one, and `per_tensor` its reports
-    /// of each tensor, if there are any. `steps` are the updates so far, `planned_steps` the updates of the
-    /// whole run; 0 if not known.
+    /// of each tensor, if there are any. `steps` are the updates so far; 0: those that the scaler counted.
+    /// `planned_steps` are the updates of the whole run; 0 if not known.
     ///
     /// ```
     /// use gradscaler::{NoteKind, Report, Scaler};

@@ -68,7 +68,8 @@ class Observed:
     def diagnose(self, steps: int = 0, planned_steps: int = 0) -> list[Note]:
         """Returns what is wrong with this run and what to do, the most important first. Waits for the device.
 
-        steps, planned_steps: the updates so far, and the updates of the whole run; 0 if not known
+        steps: the updates so far; 0: the updates that the scaler counted
+        planned_steps: the updates of the whole run; 0 if not known
         """
         if not self._enabled:
             return []
