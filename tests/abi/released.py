@@ -16,7 +16,7 @@ from manifest import PATH, ROOT, ManifestError, load, version_of
 CLIENT = Path("tests/abi/client.c")
 HEADERS = PATH.with_suffix(".h"), PATH.with_name("gradscaler_cuda.h")
 RELEASED = ROOT / CLIENT.with_name("released")
-# What a release promises of an item, a constant, a field or an argument.
+# The promises of a release about an item, a constant, a field or an argument.
 PROMISED = """
     what name since header prefix kind type base c value values size fields offset bytes array reserved passing takes
     returns capture args null count required const
@@ -24,7 +24,7 @@ PROMISED = """
 
 
 class Released(SimpleNamespace):
-    """What a digest says of the manifest or a part of it; None for what it leaves out."""
+    """A digest or a part of it; attributes that it leaves out are None."""
 
     def __getattr__(self, name):
         return None

@@ -96,7 +96,7 @@ defmodule GradScaler.Binaries do
          (plain_c_ns > @normal_ns and match?({:ok, %{cpu: "scalar"}}, Native.info_get())) do
       :dirty
     else
-      # Of the 4,000 reductions of a turn.
+      # A turn has 4,000 reductions.
       :erlang.bump_reductions(40 + div(ns, 225))
       nil
     end

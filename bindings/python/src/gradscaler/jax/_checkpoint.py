@@ -20,7 +20,7 @@ from . import _words as w
 
 
 class Checkpoints:
-    """What a Scaler does outside of jit, by a gradscaler.Scaler."""
+    """The calls of a Scaler outside of jit: a gradscaler.Scaler does them."""
 
     def to_host(self) -> host.Scaler:
         """Returns a gradscaler.Scaler with the same policy and state; outside of jit."""

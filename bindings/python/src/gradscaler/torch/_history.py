@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What a GradScaler says of its training: reports, metrics, history, the reason of a skip, and stalls."""
+"""Reports, metrics, history, the reason of a skip, and stalls of a GradScaler."""
 
 from __future__ import annotations
 
