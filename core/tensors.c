@@ -191,11 +191,10 @@ static gsc_status options_read(gsc_job *job, const gsc_tensor_options *options, 
     return GSC_OK;
 }
 
-/* Refuses a clamp that cannot apply, or is below an output dtype's smallest positive value. */
-static gsc_status clamp_check(const gsc_job *job, gsc_error *err)
+/* Refuses a clamp that cannot apply, or is below an output dtype's smallest positive value. Not
+ * inlined: its message would stay on the stack of the call. */
+static GSC_NOINLINE gsc_status clamp_check(const gsc_job *job, gsc_error *err)
 {
-    if (job->clamp == 0)
-        return GSC_OK;
     if (job->operation != GSC_OPERATION_STORE)
         return gsc_fail_number(err, GSC_ERROR_VALUE, job->options_argument, -1, "options.clamp",
                                job->clamp, 0, 0, "0 here: only scale and unscale can clamp");
@@ -253,7 +252,8 @@ static gsc_status run_job(const gsc_exec *exec, gsc_job *job, const gsc_tensor_o
         job->want = 0;
     GSC_TRY(gsc_exec_read(exec, &gsc_cpu_backend, &on, err));
     GSC_TRY(list_check(job, err));
-    GSC_TRY(clamp_check(job, err));
+    if (job->clamp != 0)
+        GSC_TRY(clamp_check(job, err));
     return on.backend->tensors(&on.exec, job, err);
 }
 
