@@ -30,7 +30,7 @@ impl Scratch {
     }
 
     /// A tool that writes down its name and its first argument, and makes what it is told to.
-    fn tool(&self, name: &str) -> PathBuf {
+    fn tool(&self, name: &str) {
         let (path, log) = (self.0.join("bin").join(name), self.0.join("log"));
         let script = format!(
             "#!/bin/sh\necho {name} $1 >>'{}'\nfor word; do [ \"$last\" = -o ] && : >\"$word\"; last=$word; done\n",
@@ -38,7 +38,6 @@ impl Scratch {
         );
         fs::write(&path, script).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
-        path
     }
 
     /// The names of the tools that were used.
@@ -80,7 +79,11 @@ impl Drop for Scratch {
 #[test]
 fn a_build_for_another_machine_uses_its_tools() {
     let scratch = Scratch::new("cross");
-    let [compiler, archiver] = ["their-cc", "their-ar"].map(|name| scratch.tool(name));
+    // By their names: CC is split at spaces, which this folder can have.
+    let [compiler, archiver] = ["their-cc", "their-ar"].map(|name| {
+        scratch.tool(name);
+        Path::new(name)
+    });
     let (here, theirs) = (["ar", "cc"], ["their-ar", "their-cc"]);
     let riscv = ["riscv64-linux-gnu-ar", "riscv64-linux-gnu-gcc"];
     for name in here.into_iter().chain(riscv) {
@@ -99,7 +102,7 @@ fn a_build_for_another_machine_uses_its_tools() {
         (TARGET, "TOOL_riscv64gc-unknown-linux-gnu", theirs),
     ] {
         let [cc, ar] = ["CC", "AR"].map(|tool| setting.replace("TOOL", tool));
-        let (success, text) = scratch.run(target, &[(&cc, &compiler), (&ar, &archiver)]);
+        let (success, text) = scratch.run(target, &[(&cc, compiler), (&ar, archiver)]);
         assert!(success, "{target} {setting}: {text}");
         assert_eq!(scratch.used(), expected, "{target} {setting}");
     }
