@@ -267,18 +267,15 @@ gsc_status gsc_fail_value(gsc_error *err, gsc_status status, int argument, int64
                           const char *format, ...)
 {
     if (err) {
-        char must[256];
-        va_list arguments;
-        va_start(arguments, format);
-        (void)gsc_write(must, sizeof must, format, arguments);
-        va_end(arguments);
         begin_with_subject(err, status, argument, index, subject, key);
         char *rest = err->message + err->subject_length;
         const size_t room = sizeof err->message - err->subject_length;
         const int before = snprintf(rest, room, "is %s: it must be ", shown);
-        const int length = snprintf(rest + before, room - (size_t)before, "%s", must);
-        end_text(rest, room, (size_t)before + (size_t)length);
         err->requirement_start = err->subject_length + (uint32_t)before;
+        va_list arguments;
+        va_start(arguments, format);
+        (void)gsc_write(rest + before, room - (size_t)before, format, arguments);
+        va_end(arguments);
         gsc_scramble(rest);
     }
     return status;
@@ -459,7 +456,7 @@ void gsc_notes_sort(gsc_notes *notes, const gsc_notes *counted)
     }
 }
 
-/* Moves a value that GSC_NAME_OF marked to the left, without its marks. */
+/* Removes the marks of GSC_VALUE, and writes down what is between them. */
 static void find_value(gsc_note *note)
 {
     char *start = strchr(note->message, GSC_VALUE_MARK);

@@ -9,15 +9,6 @@
 
 namespace {
 
-gsc_entry number(const std::string &key, double value)
-{
-    gsc_entry e = {};
-    std::snprintf(e.key, sizeof e.key, "%s", key.c_str());
-    e.kind = GSC_ENTRY_NUMBER;
-    e.value = value;
-    return e;
-}
-
 struct Entries : std::vector<gsc_entry> {
     using vector::vector;
     /* "scale 8 counter null loss_scale dynamic" */

@@ -34,15 +34,6 @@ bool is_line_of_utf8(const std::string &text)
     return true;
 }
 
-gsc_entry entry(const std::string &key, double value)
-{
-    gsc_entry e = {};
-    std::snprintf(e.key, sizeof e.key, "%s", key.c_str());
-    e.kind = GSC_ENTRY_NUMBER;
-    e.value = value;
-    return e;
-}
-
 struct Imported {
     gsc_status status;
     gsc_policy policy = GSC_POLICY_INIT;
@@ -85,10 +76,10 @@ TEST_CASE("sentences with any name are one line of UTF-8", "[sentences]")
         const std::string name = random_name(random, 1 + random.next() % 200, i % 2);
         REQUIRE(gsc_policy_preset(name.c_str(), &policy, &err) == GSC_ERROR_PRESET);
         REQUIRE(is_line_of_utf8(err.message));
-        const Imported alone = import("torch", name.c_str(), {entry(name + ".scale", -1)});
+        const Imported alone = import("torch", name.c_str(), {number(name + ".scale", -1)});
         REQUIRE((alone.status == GSC_OK || is_line_of_utf8(alone.err.message)));
-        std::vector<gsc_entry> list = {entry("scale", 8), entry("growth_tracker", 1)};
-        list.push_back(entry(name.substr(0, 159), 1));
+        std::vector<gsc_entry> list = {number("scale", 8), number("growth_tracker", 1)};
+        list.push_back(number(name.substr(0, 159), 1));
         for (const gsc_note &note : import("megatron", nullptr, list).notes)
             REQUIRE(is_line_of_utf8(note.message));
     }
@@ -99,10 +90,10 @@ TEST_CASE("sentences with any name are one line of UTF-8", "[sentences]")
 TEST_CASE("a prefix of any length is offered whole", "[sentences]")
 {
     const std::string prefix = "a.b.c." + std::string(134, 'x');
-    std::vector<gsc_entry> list = {entry(prefix + ".scale", 8)};
+    std::vector<gsc_entry> list = {number(prefix + ".scale", 8)};
     for (const char *key : {".growth_factor", ".backoff_factor", ".growth_interval"})
-        list.push_back(entry(prefix + key, 2));
-    list.push_back(entry(prefix + "._growth_tracker", 0));
+        list.push_back(number(prefix + key, 2));
+    list.push_back(number(prefix + "._growth_tracker", 0));
     const Imported r = import(nullptr, nullptr, list);
     CHECK(r.status == GSC_ERROR_FORMAT);
     CHECK_WORDING(std::string(r.err.message).find("give the prefix \"" + prefix + "\"") !=
@@ -112,7 +103,7 @@ TEST_CASE("a prefix of any length is offered whole", "[sentences]")
 TEST_CASE("an error says in fields where its parts are", "[sentences]")
 {
     const std::string key = "net.\xe5\xb1\x82.loss_scale";
-    const Imported r = import("jmp", "net.\xe5\xb1\x82", {entry(key, -1)});
+    const Imported r = import("jmp", "net.\xe5\xb1\x82", {number(key, -1)});
     const std::string message = r.err.message;
     CHECK(r.status == GSC_ERROR_VALUE);
     CHECK(message.substr(0, r.err.subject_length) == "entries[0].value of \"" + key + "\" ");
@@ -130,7 +121,7 @@ TEST_CASE("a note says in fields where its value is by name", "[sentences]")
     REQUIRE(gsc_policy_preset("cerebras", &policy, nullptr) == GSC_OK);
     policy.guard_norm = 2;
     policy.guard_flags = GSC_GUARD_CLIP | GSC_GUARD_INCLUSIVE;
-    const Imported r = import("cerebras", nullptr, {entry("loss_scale", 8)}, &policy);
+    const Imported r = import("cerebras", nullptr, {number("loss_scale", 8)}, &policy);
     REQUIRE(r.status == GSC_OK);
     std::map<std::string, std::string> names;
     for (const gsc_note &note : r.notes)
@@ -163,8 +154,8 @@ TEST_CASE("notes on entries come in one order, whatever the capacity", "[sentenc
     gsc_policy policy = GSC_POLICY_INIT;
     REQUIRE(gsc_policy_preset("deepspeed", &policy, nullptr) == GSC_OK);
     const Imported r = import(nullptr, nullptr,
-                              {entry("x", 1), entry("scale", 0.5), entry("growth_tracker", 5000),
-                               entry("hysteresis_tracker", 9), entry("y", 1)},
+                              {number("x", 1), number("scale", 0.5), number("growth_tracker", 5000),
+                               number("hysteresis_tracker", 9), number("y", 1)},
                               &policy);
     REQUIRE(r.status == GSC_OK);
     std::set<ptrdiff_t> places;
@@ -189,7 +180,7 @@ TEST_CASE("a format lists each key that it reads", "[sentences]")
             scales += is_saved && std::string(key.field) == "scale";
             names.insert(key.key);
             gsc_policy policy = GSC_POLICY_INIT;
-            gsc_entry e = entry(key.key, 1);
+            gsc_entry e = number(key.key, 1);
             gsc_note notes[8];
             uint64_t notes_count = 0;
             CHECK((key.uses & ~7u) == 0);

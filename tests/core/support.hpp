@@ -192,6 +192,16 @@ inline std::vector<double> numbers(const std::string &words)
     return all;
 }
 
+/* An entry of a checkpoint. */
+inline gsc_entry number(const std::string &key, double value)
+{
+    gsc_entry e = {};
+    std::snprintf(e.key, sizeof e.key, "%s", key.c_str());
+    e.kind = GSC_ENTRY_NUMBER;
+    e.value = value;
+    return e;
+}
+
 /* splitmix64: the same numbers everywhere. */
 struct Random {
     uint64_t state;
