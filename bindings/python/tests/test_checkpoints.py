@@ -142,6 +142,9 @@ class Slotted:
 NORMS = {f"norm{i}": {"scale": np.ones(8), "bias": np.ones(8)} for i in range(300)}
 CIRCULAR = torch_state()
 CIRCULAR["self"] = [CIRCULAR]
+SHARED: list = []
+for _ in range(14):
+    SHARED = [SHARED] * 9  # 9^14 paths
 DEEPSPEED_SAVED = {"cur_scale": 2048.0, "cur_iter": 13, "last_overflow_iter": 9, "scale_window": 100}
 CONTAINERS = {
     "flat": torch_state(),
@@ -160,6 +163,7 @@ CONTAINERS = {
     "named tuple": {"loss_scaler0": Leaves(2048.0, 3)},
     "odd": {"loss_scale": 2048.0, "unskipped": 3, "x": "x" * 1000, "é" * 1000: 1, "": 2, "huge": 10**400, "z": 1j},
     "circular": CIRCULAR,
+    "lists that share lists": {"other": SHARED, "scaler": torch_state()},
     "numbered variables of keras": {"optimizer": dict(zip("012345", (7, 0.1, 3, 2048.0, 7, 0.1), strict=True))},
     "weights with a scale's name": {"dynamic_scale": {"scale": 2048.0, "fin_steps": 3}, "params": NORMS, "step": 7},
 }

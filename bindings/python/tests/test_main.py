@@ -146,6 +146,14 @@ def test_a_checkpoint_is_inspected_and_what_another_format_would_lose_is_told(ki
     assert folded(lost) in folded(run(capsys, "inspect", path, "--as", "deepspeed")[1])
 
 
+def test_weights_beside_a_scaler_are_not_read(capsys, tmp_path):
+    path = tmp_path / "checkpoint.npz"
+    np.savez(path, **TORCH, weight=np.zeros(20_000, np.float32))
+    data = path.read_bytes()
+    path.write_bytes(data.replace(b"\0" * 40_000, b"\1" * 40_000))  # zipfile would find it damaged
+    assert path.read_bytes() != data and run(capsys, "inspect", path)[0] == 0
+
+
 class Evil:
     def __reduce__(self):
         return open, (os.environ["EVIL"], "w")

@@ -22,6 +22,7 @@ _KEY_BYTES, _TEXT_BYTES = (
     getattr(_structs.Entry, name).size - 1 for name in ("key", "text")
 )  # bytes, without the zero
 _MAX_DEPTH = 16  # the most nested containers
+_MAX_VISITS = 16  # of one container, in which there can be others: all their paths can be too many
 
 
 class Note(str):
@@ -76,12 +77,13 @@ class _UnreadValue:
 def pairs(tree: Any) -> Iterator[tuple[Path, Any]]:
     """Yields the paths of keys and the values in a dict, list or object.
 
-    Values are numbers, texts, None and _UnreadValue. An array or tensor of one element becomes its number.
+    Values are numbers, texts, None and _UnreadValue. An array or tensor of one element becomes its number. A container
+    that is in more than 16 places is visited in the first 16.
     """
-    yield from _pairs(tree, (), set())
+    yield from _pairs(tree, (), set(), {})
 
 
-def _pairs(value: Any, path: Path, above: set[int]) -> Iterator[tuple[Path, Any]]:
+def _pairs(value: Any, path: Path, above: set[int], visits: dict[int, list]) -> Iterator[tuple[Path, Any]]:
     if isinstance(value, os.PathLike):
         value = str(value)
     if isinstance(value, decimal.Decimal) and value.is_nan():
@@ -99,8 +101,11 @@ def _pairs(value: Any, path: Path, above: set[int]) -> Iterator[tuple[Path, Any]
         yield path, _UnreadValue(value)
     if inside is None or id(value) in above or is_too_deep:
         return
-    for key, branch in inside.items():
-        yield from _pairs(branch, (*path, key), above | {id(value)})
+    known = visits.setdefault(id(value), [])  # the values too: the id of one that is gone can be another's
+    if len(known) < _MAX_VISITS:
+        known.append(value)
+        for key, branch in inside.items():
+            yield from _pairs(branch, (*path, key), above | {id(value)}, visits)
 
 
 def _description(value: Any) -> str:

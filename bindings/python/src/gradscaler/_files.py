@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 MOST_JSON, MOST_HEAD = 1 << 27, 100 << 20  # bytes; the second is safetensors' own limit
+_MOST_NPY = 1 << 16  # bytes of an array in an npz; a scaler's have one element
 _SAFETENSORS = {"F64": "d", "F32": "f", "I64": "q", "I32": "i", "I16": "h", "I8": "b", "U8": "B", "BOOL": "?"}
 
 
@@ -101,7 +102,8 @@ def _npz(name: str) -> Any:
     import numpy as np
 
     with np.load(name, allow_pickle=False) as file:
-        return {key: file[key] for key in file.files if not key.endswith("/")}
+        sizes = {info.filename.removesuffix(".npy"): info.file_size for info in file.zip.infolist()}
+        return {key: file[key] for key in file.files if not key.endswith("/") and sizes[key] <= _MOST_NPY}
 
 
 def _msgpack(name: str) -> Any:
