@@ -88,6 +88,14 @@ static uint32_t gsc_py_format(const char *format)
 
 static PyObject *gsc_py_unsupported(PyObject *dtype, const char *format)
 {
+    PyObject *text = dtype ? PyObject_Str(dtype) : NULL;
+    const char *given = text ? PyUnicode_AsUTF8AndSize(text, NULL) : NULL;
+    const bool is_v2 = given && strcmp(given, "|V2") == 0;
+    Py_XDECREF(text);
+    PyErr_Clear();
+    if (is_v2) /* as NumPy loads bfloat16 */
+        return PyUnicode_FromString("has dtype |V2, which NumPy makes of bfloat16: pass its "
+                                    "view(ml_dtypes.bfloat16)");
     PyObject *why =
         dtype ? PyUnicode_FromFormat("has dtype %.100S, which is not supported: pass ", dtype)
               : PyUnicode_FromFormat("has format %.100s, which is not supported: pass ", format);
@@ -184,8 +192,11 @@ static PyObject *gsc_py_why_no_buffer(PyObject *array, bool writable)
     const bool is_dense = PyBuffer_IsContiguous(&view, 'A'), is_read_only = view.readonly;
     PyBuffer_Release(&view);
     return !is_dense ? PyUnicode_FromString("is not contiguous: pass a contiguous copy")
-           : writable && is_read_only ? PyUnicode_FromString("is read-only: pass a writable copy")
-                                      : NULL;
+           : !writable || !is_read_only ? NULL
+           : PySequence_Check(array)
+               ? PyUnicode_FromString("is read-only: pass a writable copy")
+               : PyUnicode_FromString(
+                     "is a scalar of NumPy, which is read-only: pass np.array of it");
 }
 
 /* Raises why an array does not give its buffer; without another cause, the current exception. */

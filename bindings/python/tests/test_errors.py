@@ -65,6 +65,8 @@ NO_GRADIENTS = {
     "list": ([1.0], "float"),
     "float32 by name, bytes in its buffer": (array_that_calls(lambda: None, np.zeros(64, np.int8)[:8]), "dtype"),
     "dtype of a surrogate": (strange(lambda: "\ud800"), ""),
+    "bfloat16 as NumPy loads it": (np.zeros(3, "V2"), "has dtype |V2, which NumPy makes of bfloat16: pass its view"),
+    "masked": (np.ma.array(ones(), mask=[True, False, True]), "is a masked array, and its mask would be ignored"),
     "dtype that is long and not ASCII": (strange(lambda: "é" * 200), ""),
     "long dtype": (strange(lambda: "x" * 10_000), ""),
     "empty dtype": (strange(lambda: ""), ""),
@@ -93,7 +95,11 @@ def test_what_cannot_be_written_is_refused_in_place_and_as_out_but_measured(bad)
     scaler, grads, good = scaler_of(), [ones(), bad], [ones(), ones(*np.shape(bad))]
     in_place = refusal(lambda: scaler.unscale(grads), scaler, grads)
     as_out = refusal(lambda: scaler.unscale(good, out=grads), scaler, grads, good)
-    assert (in_place, as_out.split(" ")[0]) == ("grads[1] is read-only: pass a writable copy", "out[1]")
+    is_scalar = isinstance(bad, F32)
+    why = (
+        "a scalar of NumPy, which is read-only: pass np.array of it" if is_scalar else "read-only: pass a writable copy"
+    )
+    assert (in_place, as_out.split(" ")[0]) == (f"grads[1] is {why}", "out[1]")
     assert not scaler.measure(grads * 2).overflow  # which may share memory
 
 

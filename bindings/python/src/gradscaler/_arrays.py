@@ -31,6 +31,7 @@ class _Lists:
             self.names, self.ins, self.paths, self.kinds = _leaves(grads)
         self.nested = self.names is self.paths
         self.grads = grads
+        self._refuse_masked("tensors", self.ins, self.kinds)
         if dtype is not None:
             if out is not None:
                 raise TypeError("pass out or dtype, not both")
@@ -41,6 +42,13 @@ class _Lists:
         else:
             self.out = list(out) if isinstance(out, Iterator) else out
             self.outs = self._matching(self.out)
+            self._refuse_masked("out", self.outs, set(map(type, self.outs)))
+
+    def _refuse_masked(self, name: str, arrays: list[Any], kinds: set[type]) -> None:
+        if any(map(_is_masked, kinds)):
+            index = next(i for i, array in enumerate(arrays) if _is_masked(type(array)))
+            why = "is a masked array, and its mask would be ignored: pass an array without a mask, as of filled(0)"
+            raise TypeError(f"{self.where(name, index)} {why}")
 
     def _matching(self, out: Container) -> list[Any]:
         """Returns the arrays of `out` in the order of the gradients."""
@@ -194,6 +202,12 @@ def _is_torch_tensor(kind: type) -> bool:
 def _is_parameter(kind: type) -> bool:
     torch = sys.modules.get("torch")
     return hasattr(torch, "nn") and issubclass(kind, torch.nn.Parameter)
+
+
+@functools.cache
+def _is_masked(kind: type) -> bool:
+    masked = sys.modules.get("numpy.ma")
+    return masked is not None and issubclass(kind, masked.MaskedArray)
 
 
 @functools.cache
