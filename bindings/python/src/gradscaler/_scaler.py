@@ -30,7 +30,7 @@ class Scaler(Observed, Checkpoints):
 
     Arrays: anything with a buffer, such as NumPy arrays in float16, float32, float64, complex64 and complex128, and in
     bfloat16, float8_e4m3fn and float8_e5m2 of ml_dtypes; or with DLPack, such as torch and CuPy, also in CUDA memory.
-    Pass Cerebras' 16-bit floats as `uint16_array.view(gradscaler.cb16)`. Masked arrays include their masked elements.
+    Pass Cerebras' 16-bit floats as `uint16_array.view(gradscaler.cb16)`. Masked arrays are refused.
     Lists and dicts can be nested: names are then tuples, such as ("layer", "weight"). None is skipped, and a torch
     Parameter stands for its gradient: unscale(dict(model.named_parameters())). `Arrays` prepares many small arrays
     once, for all calls.

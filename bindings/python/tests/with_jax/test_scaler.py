@@ -12,6 +12,7 @@ import numpy as np
 import optax
 import pytest
 from flax import serialization
+from jax.experimental import sparse
 from saved_by_0_9 import SAVED as SAVED_BY_0_9
 
 import gradscaler
@@ -90,6 +91,22 @@ def test_the_norm_is_right_to_a_millionth_at_every_magnitude(way):
         values = (normal * size).astype(np.float32)
         _, report = Scaler("none").unscale([values], want=Want.NORM)
         assert float(report.norm) == pytest.approx(np.linalg.norm(values.astype(np.float64)), rel=1e-6, abs=0)
+
+
+@pytest.mark.parametrize("kind, remedy", [("BCOO", "sum_duplicates"), ("BCSR", "todense"), ("CSR", "todense")])
+def test_a_sparse_array_with_indices_that_can_repeat_is_refused_with_the_remedy(kind, remedy):
+    made = getattr(sparse, kind).fromdense(jnp.array([[0.0, 3.0], [4.0, jnp.nan]]))
+    parts = jax.tree.leaves(made)
+    scaler, unsure = Scaler("torch", init_scale=1.0), made
+    if kind == "BCOO":
+        unsure = sparse.BCOO(tuple(parts), shape=made.shape)
+        assert unsure.sum_duplicates().unique_indices
+    with pytest.raises(ValueError, match=rf"grads\['w'\] is a {kind} that can have an index twice.* pass its {remedy}"):
+        scaler.unscale({"w": unsure})
+    if kind != "CSR":
+        sure = getattr(sparse, kind)(tuple(parts), shape=made.shape, unique_indices=True)
+        grads, report = jax.jit(lambda grads: scaler.unscale(grads, per_tensor=True))({"w": sure})
+        assert report.to_host().bad == {"['w'].data": 1} and type(grads["w"]) is type(sure)
 
 
 def test_other_leaves_than_floats_are_left_alone():
@@ -428,6 +445,7 @@ def of_number(loss):
 
 def test_every_refusal_says_what_to_do():
     scaler, guard, grads, optimizer = Scaler(), Scaler("guard"), [jnp.ones(3)], optax.sgd(1.0)
+    parts = {"a": scaled(optimizer), "b": optimizer}
     for call, kind, match in [
         (lambda: scaler.unscale(grads, max_norm=-1), ValueError, "max_norm=-1.0: it must be finite and above 0"),
         (lambda: scaler.unscale(grads, want="norm"), TypeError, "a union of gradscaler.Want"),
@@ -462,6 +480,8 @@ def test_every_refusal_says_what_to_do():
         (lambda: scaled(optimizer, dtype="fp16"), TypeError, "dtype='fp16' is no dtype"),
         (lambda: scaled(optimizer).update([jnp.ones(2)], ()), TypeError, "ScaledState, not tuple"),
         (lambda: scaled(optimizer, 3.0), TypeError, "name of a preset"),
+        (lambda: optax.masked(scaled(optimizer), [True, False]).init(grads * 2), ValueError, "make it the outermost"),
+        (lambda: optax.multi_transform(parts, ["a", "b"]).init(grads * 2), ValueError, "make it the outermost"),
     ]:
         with pytest.raises(kind, match=match):
             call()

@@ -36,8 +36,9 @@ def scaled(
     Gradients are unscaled in `dtype` and clipped to the global norm `max_norm`. After an overflow, or if the policy
     skips the step, the updates are zeros and the inner state does not change. If `update` gets the loss before it was
     scaled, as `loss=`, a policy with BadLoss.HOLD judges it. The inner optimizer's initial state, such as
-    moments, also has `dtype`, so that the state keeps its dtypes. The optimizer can be a part of optax.chain; its state
-    is then a part of the chain's state.
+    moments, also has `dtype`, so that the state keeps its dtypes. The optimizer can be the first part of optax.chain;
+    its state is then a part of the chain's state. What stands before it gets scaled gradients. In optax.masked or
+    optax.multi_transform the other gradients would stay scaled: wrap these by `scaled`, not it by them.
     """
     import optax
 
@@ -50,7 +51,13 @@ def scaled(
     measures_norm = max_norm is not None or _judges_by_norm(scaler.policy)
     inner = optax.with_extra_args_support(optimizer)
 
+    def is_masked(node: Any) -> bool:
+        return isinstance(node, optax.MaskedNode)
+
     def init(params: Any) -> ScaledState:
+        if any(map(is_masked, jax.tree.leaves(params, is_leaf=is_masked))):
+            why = "the gradients that do not reach it would stay multiplied by the scale"
+            raise ValueError(f"scaled is inside of optax.masked or optax.multi_transform: {why}; make it the outermost")
         # A copy: states are donated, and the caller keeps its scaler.
         own = jax.tree.map(jnp.copy, scaler)
         # The same `want` as later reports, so that a loop carries a state of one structure.

@@ -19,7 +19,7 @@ from .. import _structs
 from .._arguments import _judged_number, _positive
 from .._policy import Policy, policy_of, traits
 from .._structs import Event, Guard, ReportKind, Trait, Want
-from . import _call, _host
+from . import _call, _host, _sparse
 from . import _words as w
 from ._call import Call
 from ._checkpoint import Checkpoints, register_with_flax, saved_by_flax
@@ -100,6 +100,7 @@ class _Tree:
 
     def __init__(self, tree: Any, what: str) -> None:
         paths, self.structure = jax.tree_util.tree_flatten_with_path(tree)
+        paths = _sparse.checked(paths, tree, what)
         self.all = [leaf for _, leaf in paths]
         for path, leaf in paths:
             if not _may_be_a_leaf(leaf):
