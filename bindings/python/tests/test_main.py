@@ -154,6 +154,15 @@ def test_weights_beside_a_scaler_are_not_read(capsys, tmp_path):
     assert path.read_bytes() != data and run(capsys, "inspect", path)[0] == 0
 
 
+@pytest.mark.parametrize("kind", SAVED)
+def test_a_checkpoint_that_was_cut_off_is_said_to_be(kind, capsys, tmp_path):
+    path = tmp_path / f"checkpoint.{kind}"
+    SAVED[kind](path)
+    path.write_bytes(path.read_bytes()[:-3])
+    status, _, err = run(capsys, "inspect", path)
+    assert status == 1 and f"{path} is damaged or cut off: " in err and "Errno" not in err
+
+
 class Evil:
     def __reduce__(self):
         return open, (os.environ["EVIL"], "w")

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import stat
@@ -36,10 +37,9 @@ def load(path: str | os.PathLike) -> Any:
         raise
     except ImportError as error:
         raise UnreadableError(f"{name} needs the package {error.name}: pip install {error.name}") from None
-    except (ValueError, KeyError, TypeError, OSError, EOFError, RuntimeError, MemoryError, OverflowError) as error:
-        raise UnreadableError(f"{name} is damaged: {type(error).__name__}: {str(error)[:200]}") from None
     except Exception as error:  # readers of other packages raise anything on hostile bytes
-        raise UnreadableError(f"{name} cannot be read: {type(error).__name__}: {str(error)[:200]}") from None
+        text = "its end is missing" if getattr(error, "errno", None) == errno.EINVAL else str(error)[:200]
+        raise UnreadableError(f"{name} is damaged or cut off: {type(error).__name__}: {text}") from None
 
 
 def _reader(name: str, head: bytes) -> Callable[[str], Any]:

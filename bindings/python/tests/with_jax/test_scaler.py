@@ -12,6 +12,7 @@ import numpy as np
 import optax
 import pytest
 from flax import serialization
+from flax.training.dynamic_scale import DynamicScale
 from jax.experimental import sparse
 from saved_by_0_9 import SAVED as SAVED_BY_0_9
 
@@ -346,8 +347,13 @@ def test_flax_saves_a_scaler_and_restores_it_as_one():
     with pytest.warns(UserWarning, match="backoff_factor was 0.5 and is 0.25; growth_interval was 5 and is 2000"):
         changed = serialization.from_bytes(target | {"ds": Scaler("torch", backoff_factor=0.25)}, saved)
     assert (changed["ds"].policy.growth_interval, changed["ds"].loss_scale) == (2000, scaler.loss_scale)
-    with pytest.raises(ValueError, match="a Scaler has state, policy, the checkpoint scale"):
-        serialization.from_state_dict(scaler, {"scale": 1.0})
+    with pytest.raises(ValueError, match="a Scaler has state, policy, the checkpoint state"):
+        serialization.from_state_dict(scaler, {"state": np.asarray(scaler.state)})
+    with pytest.raises(TypeError, match="the checkpoint of a Scaler must be a dict, not NoneType"):
+        serialization.from_state_dict(scaler, None)
+    saved = serialization.to_state_dict(DynamicScale(fin_steps=7, scale=1024.0))
+    restored = serialization.from_state_dict(Scaler("flax"), saved)
+    assert (restored.preset, float(restored.loss_scale), int(restored.good_steps)) == ("flax", 1024.0, 7)
 
 
 def test_a_foreign_checkpoint_wants_a_policy_and_an_edited_one_set_scale():

@@ -553,6 +553,8 @@ def test_a_checkpoint_of_the_same_rules_or_of_torchs_own_warns_of_nothing():
         ({"backoff_factor": 0.0}, "backoff_factor"),
         ({"gradscaler": "zz"}, r"state_dict\['gradscaler'\] is damaged"),
         ({"gradscaler": "00" * 50}, r"state_dict\['gradscaler'\]"),
+        ({"gradscaler": None}, r"state_dict\['gradscaler'\] is damaged"),
+        ({"scale": ...}, r"state_dict has no 'scale': pass all of a scaler's state_dict\(\): scale, growth_factor"),
         (None, "must be a dict, not NoneType: pass what its state_dict"),
         (GradScaler, "must be a dict, not type"),
         ({"unknown": 3}, "has no 'scale', and is of no other format"),
@@ -563,7 +565,7 @@ def test_a_checkpoint_that_is_refused_says_which_entry_and_changes_nothing(chang
     one = scaler(policy="recommended") if used else GradScaler("cpu", policy="recommended")
     before, state = one.state_dict(), changes
     if isinstance(changes, dict) and "unknown" not in changes:
-        state = before | {"scale": 99.0} | changes
+        state = {key: value for key, value in (before | {"scale": 99.0} | changes).items() if value is not ...}
     with pytest.raises((ValueError, TypeError, KeyError), match=message):
         one.load_state_dict(state)
     assert one.state_dict() == before

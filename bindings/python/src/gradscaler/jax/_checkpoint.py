@@ -64,10 +64,11 @@ class Checkpoints:
                 "a checkpoint of another framework has no whole policy: pass one, such as policy='torch', or load it "
                 "by gradscaler.Scaler('torch').load_state_dict, which has notes, and take that by from_host"
             )
-        if ours and not state.get("apply_delay") and state.get("scale") != state.get("next_scale"):
+        both = [state[name] for name in ("scale", "next_scale") if ours and name in state]
+        if both and both[0] != both[-1] and not state.get("apply_delay"):
             raise ValueError(
-                f"the state has scale={state.get('scale')!r} and next_scale={state.get('next_scale')!r}, which differ "
-                "only with apply_delay: use set_scale"
+                f"the state has scale={both[0]!r} and next_scale={both[1]!r}, which differ only with apply_delay: use "
+                "set_scale"
             )
         scaler = host.Scaler() if policy is None else host.Scaler(policy)
         scaler.load_state_dict(state)
@@ -101,6 +102,10 @@ def register_with_flax() -> None:
     def from_dict(target: Any, state: Mapping[str, Any]) -> Any:
         names = saved_by_flax[type(target)]
         keys = (*names, "policy") if isinstance(target, Checkpoints) else names
+        if not isinstance(state, Mapping):
+            raise TypeError(f"the checkpoint of a {type(target).__name__} must be a dict, not {type(state).__name__}")
+        if isinstance(target, Checkpoints) and not state.keys() & set(keys):  # of flax, or of another framework
+            return target.from_state_dict(state, policy=target.policy)
         if set(state) != set(keys):
             expected = ", ".join(keys) or "nothing"
             raise ValueError(f"a {type(target).__name__} has {expected}, the checkpoint {', '.join(state)}")

@@ -132,7 +132,9 @@ def load(
     missing = [key for key in _ENTRIES if key not in state_dict] if own else ()
     if own and (not missing or state_dict.keys() <= {*_ENTRIES, _OURS}):
         if missing:
-            raise KeyError(missing[0])
+            raise KeyError(
+                f"state_dict has no {missing[0]!r}: pass all of a scaler's state_dict(): {', '.join(_ENTRIES)}"
+            )
         return (*_of_torch(state_dict, policy), None)
     try:
         return _checkpoints.load(state_dict, policy, format, prefix)
@@ -144,9 +146,9 @@ def load(
 
 def _of_torch(state_dict: Mapping[str, Any], policy: Policy) -> tuple[Policy, State]:
     """Returns the rules and state in torch's five entries and our sixth; `policy` has the rules that they lack."""
-    saved, state = state_dict.get(_OURS), None
-    if saved is not None:
-        policy, state = _checkpoints.from_hex(saved, f"state_dict[{_OURS!r}]")
+    state = None
+    if _OURS in state_dict:
+        policy, state = _checkpoints.from_hex(state_dict[_OURS], f"state_dict[{_OURS!r}]")
     else:
         policy = policy.replace()
     for field in _RULES:
