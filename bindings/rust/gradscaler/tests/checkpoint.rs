@@ -63,16 +63,10 @@ fn refusals_of_0_9() -> Vec<Error> {
     let bytes: Vec<u8> = digits.chunks(2).map(byte).collect();
     let mut errors = vec![Scaler::load(&bytes).unwrap_err()];
 
-    let entries = include_str!("saved_by_0_9/entries.txt").lines();
-    let entries = entries.map(|line| line.split_once(' ').unwrap());
-    let entries: Vec<(&str, f64)> = entries
-        .map(|(key, value)| (key, value.parse().unwrap()))
-        .collect();
+    let entries = [("scale", 32768.0), ("good_steps", 2.0), ("log2_mean", 0.0)];
     let mut scaler = used("torch");
     let before = scaler.clone();
-    for format in [Format::RECOGNISED, Format::named("gradscaler")] {
-        errors.push(scaler.import(format, entries.clone()).unwrap_err());
-    }
+    errors.push(scaler.import("gradscaler", entries).unwrap_err());
     assert_eq!(scaler, before);
     errors.push(Policy::from_settings("gradscaler", entries).unwrap_err());
     let rules = [("init_scale", 2.0), ("target_amax", 0.0)];
@@ -366,33 +360,6 @@ fn a_checkpoint_changes_the_settings_in_it_and_no_others_and_the_notes_say_so() 
         assert_eq!(found.kind, kind, "{found}");
         let is_rule = field == "ceiling_rule";
         assert_eq!(found.to_string().contains("CLAMP_UNLESS_PAST"), is_rule);
-    }
-    Ok(())
-}
-
-#[test]
-fn the_notes_of_a_checkpoint_begin_with_the_most_important() -> Result<()> {
-    for (scale, first) in [
-        (0.0, NoteKind::UNUSABLE),
-        (2f64.powi(-20), NoteKind::OUTSIDE_LIMITS),
-    ] {
-        let torch = TORCH.into_iter().map(|(key, value)| match key {
-            "scale" => (key, scale),
-            "_growth_tracker" => (key, 5000.0),
-            _ => (key, value),
-        });
-        let entries = torch.chain([("color", 3.0)]);
-        let notes = Scaler::preset("recommended")?.import(Format::RECOGNISED, entries)?;
-        let mut kinds: Vec<_> = notes.iter().map(|note| note.kind).collect();
-        kinds.dedup();
-        let expected = [
-            first,
-            NoteKind::CHANGED,
-            NoteKind::FORMAT,
-            NoteKind::IGNORED,
-            NoteKind::MISSING,
-        ];
-        assert_eq!(kinds, expected, "{notes:?}");
     }
     Ok(())
 }
