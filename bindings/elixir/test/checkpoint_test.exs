@@ -66,31 +66,6 @@ defmodule GradScaler.CheckpointTest do
     assert {^scaler, _notes} = Checkpoint.read(checkpoint, scaler, format: "gradscaler")
   end
 
-  test "a checkpoint's scale outside of the limits is noted, and a first scale above them lowered" do
-    checkpoint = %{@torch | "scale" => 2.0 ** 30}
-    {scaler, [note | _]} = Checkpoint.read(checkpoint, GradScaler.new(), format: "torch")
-    assert {GradScaler.loss_scale(scaler), note.kind} == {2.0 ** 30, :outside_limits}
-    assert {note.field, note.value} == {"max_scale", 2.0 ** 30}
-
-    {ours, []} = Checkpoint.write(GradScaler.new(), "gradscaler")
-    {scaler, notes} = Checkpoint.read(%{ours | "init_scale" => 2.0 ** 30})
-    assert GradScaler.policy(scaler).init_scale == 2.0 ** 24
-    assert [%{kind: :changed, field: "init_scale"} | _] = notes
-  end
-
-  test "the rule for a bad loss and its counts are kept in our own keys" do
-    %{loss: :not_finite} = bad = GradScaler.measure([], GradScaler.new(), loss: :nan)
-    scaler = GradScaler.update(GradScaler.new(), bad)
-    {ours, []} = Checkpoint.write(scaler, "gradscaler")
-
-    assert {ours["bad_loss_rule"], ours["bad_losses_in_a_row"], ours["total_bad_losses"]} ==
-             {1, 1, 1}
-
-    assert {^scaler, _notes} = Checkpoint.read(ours)
-    {_torch, notes} = Checkpoint.write(scaler, "torch")
-    assert Enum.any?(notes, &(&1.field == "bad_loss_rule" and &1.message =~ ":hold"))
-  end
-
   test "notes are as many as there are" do
     settings = Map.new(1..1000, &{"name#{&1}", &1})
     {_scaler, notes} = Checkpoint.settings(settings, "torch")
@@ -252,6 +227,7 @@ defmodule GradScaler.CheckpointTest do
     rules = [floor_rule: :reject, guard_flags: [:clip, :inclusive], guard_norm: 3.0]
     scaler = GradScaler.new("recommended", rules)
     {_torch, lost} = Checkpoint.write(scaler, "torch")
+    assert Enum.find(lost, &(&1.field == "guard_norm")).value == 3.0
     {ours, []} = Checkpoint.write(scaler, "gradscaler")
     place = "p" <> String.duplicate("\u00e9", 60)
     {_scaler, empty} = Checkpoint.read(%{place => Map.put(ours, "floor_rule", nil)}, scaler)
@@ -267,15 +243,6 @@ defmodule GradScaler.CheckpointTest do
       assert binary_part(note.message, note.value_start, note.value_length) == value
       assert note.message =~ wording(before <> value <> behind)
       assert String.valid?(note.message)
-    end
-  end
-
-  test "the most important notes come first" do
-    for {scale, first} <- [{:infinity, :unusable}, {2.0 ** 30, :outside_limits}] do
-      changed = %{"scale" => scale, "_growth_tracker" => 300, "color" => 3}
-      {_scaler, notes} = Checkpoint.read(Map.merge(@torch, changed), GradScaler.new())
-      kinds = Enum.dedup(for note <- notes, do: note.kind)
-      assert kinds == [first, :changed, :format, :ignored, :missing]
     end
   end
 

@@ -342,34 +342,6 @@ defmodule GradScalerTest do
       end
     end
 
-    test "stops the training in the tenth step in a row, and says so" do
-      held =
-        Enum.reduce(1..9, GradScaler.new(), fn _, scaler -> elem(with_loss(:nan, scaler), 1) end)
-
-      words = ~r/^skipped: the loss was not finite .*, 9 in a row$/
-      assert wording(GradScaler.reason(held)) =~ wording(words)
-      {report, stopped} = with_loss(:infinity, held)
-      assert :stopped in GradScaler.events(stopped)
-
-      assert %{outcome: :stopped, cause: :bad_loss, in_a_row: 10, message: message} =
-               GradScaler.decision(stopped, report)
-
-      assert message =~ wording("10 in a row: look at the input")
-      assert GradScaler.loss_scale(stopped) == 65536.0
-    end
-
-    test "is counted, and no more, by the rules of a framework" do
-      scaler = GradScaler.new("torch")
-      {report, updated} = with_loss(:nan, scaler)
-      assert {report.loss, GradScaler.skip?(report)} == {:not_finite, false}
-      assert %{total_bad_losses: 1, good_steps: 1, events: []} = GradScaler.state(updated)
-      {report, updated} = with_loss(:nan, scaler, @nan_f32)
-      assert GradScaler.skip?(report) and GradScaler.loss_scale(updated) == 32768.0
-      assert %{cause: :bad_loss, nan_count: 1} = GradScaler.decision(updated, report)
-      refute :holds in GradScaler.traits(scaler)
-      assert :holds in GradScaler.traits(GradScaler.new())
-    end
-
     test "can be a number, a tensor of any real dtype and length, or a tree of them" do
       for {loss, expected} <- [
             {nil, :unknown},
@@ -397,7 +369,7 @@ defmodule GradScalerTest do
       assert %{loss: :unknown} = GradScaler.number_report(1.0)
     end
 
-    test "is known of micro-batches, of clipped gradients, beside a histogram, and with a scale in force later" do
+    test "is known of micro-batches, of clipped gradients, and beside a histogram" do
       scaler = GradScaler.new()
       measured = GradScaler.measure(f32([3.0]), scaler, loss: :nan, want: :norm, histogram: true)
       assert {measured.loss, Enum.sum(measured.histogram)} == {:not_finite, 2}
@@ -408,50 +380,18 @@ defmodule GradScalerTest do
 
       {sums, report} = GradScaler.unscale_accumulate(f32([1.0]), f16([0.0]), scaler, loss: :nan)
       assert {sums, report.loss, report.overflow} == {f32([1.0]), :not_finite, false}
-
-      delayed = GradScaler.new("recommended", apply_delay: 1, growth_interval: 1)
-      delayed = GradScaler.update(delayed, elem(with_loss(0, delayed), 0))
-      {_report, held} = with_loss(:nan, delayed)
-      assert %{factor: %{scale: 131_072.0}, next: %{scale: 131_072.0}} = GradScaler.state(held)
     end
 
-    test "is bad in a merged report if one loss is, and the policy tells if the step is skipped" do
-      [bad, good, unknown] = for loss <- [:nan, 0, nil], do: elem(with_loss(loss), 0)
-
-      for {reports, expected} <- [
-            {[good, bad, unknown], :not_finite},
-            {[unknown, good], :finite},
-            {[unknown, unknown], :unknown},
-            {[good, %Report{kind: :flag}], :finite}
-          ],
-          kind <- [:shards, :addends] do
-        merged = GradScaler.merge(reports, kind, GradScaler.new())
-        assert {merged.loss, GradScaler.skip?(merged)} == {expected, expected == :not_finite}
-        assert merged.has_flag == (List.last(reports).kind == :flag)
+    test "is in a merged report, and in its bytes" do
+      for {preset, skips} <- [{"recommended", true}, {"torch", false}] do
+        scaler = GradScaler.new(preset)
+        reports = [elem(with_loss(:nan, scaler), 0), %Report{kind: :flag}]
+        merged = GradScaler.merge(reports, :addends, scaler)
+        assert {merged.loss, merged.has_flag} == {:not_finite, true}
+        assert GradScaler.skip?(merged) == skips
         assert Report.decode(Report.encode(merged)) == %{merged | paths: nil, last_paths: nil}
       end
-
-      torch = GradScaler.new("torch")
-      {bad, _scaler} = with_loss(:nan, torch)
-      refute GradScaler.skip?(GradScaler.merge([good, bad], :shards, torch))
     end
-  end
-
-  test "a step without gradients is told, unless a flag is among the reports" do
-    scaler = GradScaler.new("torch")
-    empty = GradScaler.measure([], scaler)
-    flag = Report.decode(elem(Native.report_from_flag(0), 1))
-
-    for {reports, events} <- [{[empty, empty], [:empty]}, {[empty, flag], []}] do
-      merged = GradScaler.merge(reports, :shards)
-      assert GradScaler.events(GradScaler.update(scaler, merged)) == events
-    end
-
-    for report <- [false, GradScaler.number_report(1.0)],
-        do: assert(GradScaler.events(GradScaler.update(scaler, report)) == [])
-
-    twice = scaler |> GradScaler.update(empty) |> GradScaler.update(empty)
-    assert %{empty_in_a_row: 2, good_steps: 2, total_updates: 2} = GradScaler.state(twice)
   end
 
   describe "the reason of a skip" do
@@ -522,25 +462,6 @@ defmodule GradScalerTest do
       assert GradScaler.reason(updated, sent) =~ wording("in tensor 1 on rank 1")
       assert_raise ArgumentError, ~r/decoded from bytes/, fn -> GradScaler.last_overflow(sent) end
     end
-  end
-
-  test "a scale outside of the limits is a finding, and only rules with such a first scale are refused" do
-    outside = GradScaler.set_scale(GradScaler.new(), 2.0 ** 30)
-    assert GradScaler.loss_scale(outside) == 2.0 ** 30
-
-    assert [%{kind: :outside_limits, field: "max_scale", value: value}] =
-             GradScaler.diagnose(outside)
-
-    assert value == 2.0 ** 30
-
-    assert GradScaler.loss_scale(GradScaler.new("recommended", init_scale: 2.0 ** 24)) ==
-             2.0 ** 24
-
-    fields = [init_scale: 2.0 ** 30, ceiling_rule: :enforce]
-    assert GradScaler.loss_scale(GradScaler.new("recommended", fields)) == 2.0 ** 24
-    assert GradScaler.traits(GradScaler.new("static", init_scale: 8.0)) == []
-    enforced = [init_scale: 8.0, min_scale: 16.0, floor_rule: :enforce]
-    assert GradScaler.traits(GradScaler.new("static", enforced)) == [:moves]
   end
 
   test "info tells whether there is CUDA, or why not" do
