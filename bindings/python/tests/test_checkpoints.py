@@ -19,7 +19,7 @@ from saved_by_0_9 import SAVED
 from support import F32, contents, folded, refusal, used_scaler
 
 import gradscaler
-from gradscaler import Error, Guard, LimitRule, NoteKind, Policy, Report, Scaler, State, Status
+from gradscaler import Error, Guard, NoteKind, Policy, Report, Scaler, State, Status
 from gradscaler import _gradscaler as c
 from gradscaler._policy import _FIELDS
 
@@ -211,31 +211,6 @@ def test_a_note_has_pythons_name_of_a_rule_or_of_flags_and_numbers_as_they_are()
 
 EMPTY, STAYS = "is empty:", "stays %s, as in the policy"
 FLAGS, UNLESS_PAST = "Guard.CLIP|Guard.INCLUSIVE", "LimitRule.CLAMP_UNLESS_PAST"
-
-
-def test_a_scale_outside_of_the_limits_is_set_and_loaded_and_told():
-    for scale, field, where in (2.0**30, "max_scale", "above max_scale, 1.67772e+07"), (2.0**-20, "min_scale", "below"):
-        scaler, of_torch, own = Scaler("recommended"), Scaler("recommended"), Scaler("none")
-        scaler.set_scale(scale)
-        first_of_torch, *_ = of_torch.load_state_dict(torch_state(scale=scale))
-        for note in *scaler.diagnose(), first_of_torch, *own.load_state_dict(scaler.state_dict()):
-            assert (note.kind, note.field, note.value) == (NoteKind.OUTSIDE_LIMITS, field, scale)
-            assert folded(where) in folded(note)
-        assert own.loss_scale == of_torch.loss_scale == scaler.loss_scale == scale and len(own.notes) == 1
-    assert Scaler("recommended").load_state_dict(Scaler("recommended").state_dict()) == []
-
-
-def test_a_first_scale_above_the_ceiling_is_refused_and_in_a_checkpoint_lowered_and_told():
-    message = refusal(lambda: Scaler("torch", max_scale=1024.0), of=Error)
-    sentence = "init_scale is 65536: it must be at most max_scale, which is 1024, unless ceiling_rule is "
-    assert folded(message) == folded(f"{sentence}ENFORCE (1)")
-    assert Scaler("torch", max_scale=1024.0, ceiling_rule=LimitRule.ENFORCE).loss_scale == 1024
-    assert Scaler("torch", min_scale=2.0**17).diagnose()[0].kind == NoteKind.OUTSIDE_LIMITS
-    saved, scaler = Scaler("torch"), Scaler("none")
-    saved.set_scale(512.0)
-    notes = scaler.load_state_dict(saved.state_dict() | {"max_scale": 1024.0})
-    assert [(note.kind, note.field, note.value) for note in notes] == [(NoteKind.CHANGED, "init_scale", 1024)]
-    assert (scaler.loss_scale, scaler.policy) == (512, Policy("torch", init_scale=1024.0, max_scale=1024.0))
 
 
 def test_a_scaler_is_named_by_its_prefix_and_saved_with_the_keys_and_types_that_loaders_expect():

@@ -10,7 +10,7 @@ import pytest
 from support import F32, contents, folded
 
 import gradscaler
-from gradscaler import BadLoss, Event, Guard, Loss, Policy, Report, Scaler, Want
+from gradscaler import BadLoss, Event, Loss, Policy, Report, Scaler, Want
 from gradscaler._history import read
 from gradscaler._plot import headline, sketch
 
@@ -78,16 +78,6 @@ def test_a_bad_loss_holds_the_scale_until_ten_in_a_row_stop(preset):
     assert (state.bad_losses_in_a_row, scaler.total_bad_losses, scaler.reason) == (0, 10, "")
 
 
-def test_an_unknown_loss_is_judged_by_the_gradients_and_a_step_that_is_taken_ends_the_row():
-    scaler = Scaler("recommended")
-    for overflow, loss, count in (0, math.nan, 1), (1, None, 1), (0, math.inf, 2), (0, None, 0), (1, 1.0, 0):
-        report = scaler.measure([np.full(1, math.nan if overflow else 1, F32)], loss=loss)
-        scaler.update(report)
-        assert scaler.state.bad_losses_in_a_row == count
-        assert bool(scaler.events & Event.BACKED_OFF) == bool(overflow)
-        assert scaler.metrics(report).get("bad_loss") == (None if loss is None else not math.isfinite(loss))
-
-
 @pytest.mark.parametrize("preset", [name for name in gradscaler.presets() if name not in ("recommended", "guard")])
 def test_by_the_rules_of_a_framework_the_gradients_alone_decide(preset):
     rules = {"guard_norm": 9.0} if preset.endswith("_skip") else {}
@@ -113,41 +103,6 @@ def test_the_rule_is_a_field_that_needs_a_stop():
     restored.load_state_dict(scaler.state_dict())
     assert contents(restored) == contents(scaler) == contents(pickle.loads(pickle.dumps(scaler)))
     assert restored.state.bad_losses_in_a_row == 1
-
-
-def test_with_apply_delay_a_held_step_moves_nothing():
-    scaler = Scaler("recommended", apply_delay=1)
-    scaler.update(True)
-    assert (scaler.loss_scale, scaler.next_factor.scale) == (2.0**16, 2.0**15)
-    assert scaler.update(scaler.measure(ones(), loss=math.nan)) == BAD
-    assert scaler.loss_scale == scaler.next_factor.scale == 2.0**15
-
-
-def test_of_micro_batches_the_worst_known_loss_counts():
-    for losses, expected in (
-        ((1.0, None), Loss.FINITE),
-        ((None, None), Loss.UNKNOWN),
-        ((1.0, math.nan, None), Loss.NOT_FINITE),
-    ):
-        scaler, total = Scaler("recommended", init_scale=1.0), [np.zeros(2, F32)]
-        reports = [scaler.unscale_accumulate(ones(), total, loss=loss) for loss in losses]
-        for addends in False, True:
-            merged = Report.merge(reports, addends=addends, policy=scaler.policy)
-            assert (merged.loss, merged.found_inf) == (expected, expected == Loss.NOT_FINITE)
-        assert scaler.update(reports) == (BAD if expected == Loss.NOT_FINITE else Event(0))
-    assert Report.merge([Report.of_flag(False), reports[0]]).loss == Loss.FINITE
-
-
-def test_a_held_step_is_neither_clipped_nor_a_sample_of_the_guard():
-    rules = {"guard_norm": 1.0, "guard_flags": Guard.CLIP, "bad_loss_rule": BadLoss.HOLD, "max_failed_backoffs": 9}
-    scaler = Scaler("static", init_scale=4.0, **rules)
-    grads, before = [np.float32([12, 16])], scaler.factor
-    scaler.update(scaler.measure(grads, loss=math.nan))
-    assert (scaler.events, scaler.guard_factor(before).inverse) == (BAD, 0.25)
-    scaler.update(scaler.measure(grads, loss=1.0))
-    assert scaler.events == Event.OUTLIER | Event.CLIPPED and scaler.state.total_guard_clips == 1
-    report = scaler.unscale(grads, factor=scaler.guard_factor(before), want=Want.NORM, loss=2.0)
-    assert (report.norm, report.loss) == (pytest.approx(1), Loss.FINITE)
 
 
 def test_a_loss_changes_nothing_else_of_a_report():

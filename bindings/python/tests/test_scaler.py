@@ -486,16 +486,6 @@ def test_a_step_without_gradients_has_an_event_and_is_a_good_step():
     for grads in [], {}, [np.empty(0, F32)], {"a": None}:
         assert scaler.update(scaler.unscale(grads)) == Event.EMPTY
     assert (scaler.state.empty_in_a_row, scaler.state.good_steps, scaler.skip) == (4, 4, False)
-    flag, one = Report.of_flag, [np.ones(1, F32)]
-    for others, event in (
-        (lambda: [scaler.measure([])], Event.EMPTY),
-        (lambda: [flag(False)], Event(0)),
-        (lambda: [Report.merge([flag(False)])], Event(0)),
-        (lambda: [scaler.measure(one)], Event(0)),
-        (lambda: [flag(True)], Event.SKIPPED | Event.BACKED_OFF),
-    ):
-        assert scaler.update([scaler.measure([]), *others()]) == event
-    assert scaler.update(False) == Event(0)
 
 
 # ---- merged and failed reports, and ranks ----

@@ -56,30 +56,6 @@ def test_each_step_has_the_bits_of_the_core(way, preset, fields):
     assert int(scaler.total_bad_losses) == state.total_bad_losses > 0
 
 
-def test_a_bad_loss_skips_the_step_and_keeps_the_scale_until_ten_in_a_row_stop(way):
-    scaler = first = Scaler("recommended").set_scale(1024.0, good_steps=7)
-    step = jax.jit(lambda scaler, grads, loss: scaler.step(grads, loss=loss)[1:])
-    for i in range(10):
-        report, scaler = step(scaler, GOOD if i % 2 else BAD, np.float32(np.nan))
-        assert scaler.skip and bool(report.overflow) == (i % 2 == 0) and report.found_inf == 1
-        assert (scaler.loss_scale, scaler.good_steps, scaler.bad_losses_in_a_row) == (1024, 7, i + 1)
-        assert bool(scaler.stopped) == (i == 9)
-    assert scaler.total_bad_losses == 10 and scaler.total_overflows == first.total_overflows
-    assert scaler.metrics(report)["bad_loss"] and "the loss was not finite" in scaler.to_host().reason
-    report, scaler = step(scaler, GOOD, np.float32(3))
-    assert (scaler.loss_scale, scaler.good_steps, scaler.bad_losses_in_a_row, bool(scaler.skip)) == (1024, 8, 0, False)
-    report, scaler = step(scaler, BAD, np.float32(3))
-    assert scaler.loss_scale == 512 and scaler.total_bad_losses == 10
-
-
-def test_without_the_loss_the_gradients_alone_decide(way):
-    report, scaler = Scaler("recommended").step(BAD)[1:]
-    assert (int(report.loss), int(scaler.total_bad_losses), float(scaler.loss_scale)) == (Loss.UNKNOWN, 0, 2.0**15)
-    report, scaler = Scaler("torch").step(GOOD, loss=np.nan)[1:]
-    assert int(report.loss) == Loss.NOT_FINITE and report.found_inf == 0 and not scaler.skip
-    assert scaler.total_bad_losses == 1 and scaler.loss_scale == 2.0**16
-
-
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float8_e5m2", "float8_e4m3fn", "float64"])
 def test_the_loss_has_any_real_dtype_and_any_shape(way, dtype):
     scaler = Scaler("recommended")
