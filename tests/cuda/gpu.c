@@ -959,7 +959,7 @@ static gsc_status replay(const gsc_policy *policy, gsc_state *state, char *steps
     upload(&device->state, state, sizeof *state);
     for (; status == GSC_OK && step; step = strtok_r(NULL, ",", &rest)) {
         const gsc_report report = read_step(step);
-        printf("%a", state->factor.scale);
+        printf("%.17g", state->factor.scale);
         upload(&device->report, &report, sizeof report);
         status =
             gsc_state_update(&stream, policy, &device->state, &device->report, &device->state, err);

@@ -36,9 +36,7 @@ def main():
     demo.EPOCHS = STEPS // 5
     recorder = Recorder("torch", **FIELDS)
     demo.train("recording", np.float16, demo.load_data(), recorder)
-    settings = ",".join(
-        f"{name}={value.hex() if isinstance(value, float) else value}" for name, value in FIELDS.items()
-    )
+    settings = ",".join(f"{name}={value}" for name, value in FIELDS.items())
     with open(sys.argv[1], "wb") as file:
         file.write(f"torch {settings}\n".encode())
         file.write(struct.pack("<II", len(recorder.steps), len(DTYPES)))

@@ -62,7 +62,7 @@ static inline gsc_status read_state(const char *preset, char *checkpoint, gsc_po
     return gsc_state_import(preset, "", entries, n, policy, policy, state, NULL, 0, NULL, err);
 }
 
-/* Returns the report of a step: "0" is good, "1" an overflow, "n0x1p3" good with this norm. */
+/* Returns the report of a step: "0" is good, "1" an overflow, "n8" good with this norm. */
 static inline gsc_report read_step(const char *step)
 {
     gsc_report report = {.kind = GSC_REPORT_TENSORS, .measured = 7};
@@ -78,7 +78,8 @@ static inline void print_update(const char *step, const gsc_state *state)
 {
     printf("/%u", state->events);
     if (*step == 'n')
-        printf("/%a/%a/%a", state->guard_multiplier, state->guard_mean, state->guard_variance);
+        printf("/%.17g/%.17g/%.17g", state->guard_multiplier, state->guard_mean,
+               state->guard_variance);
     putchar(' ');
 }
 
@@ -100,6 +101,6 @@ static inline void answer_lines(gsc_status (*replay)(const gsc_policy *, gsc_sta
                  replay(&policy, &state, steps, &err) != GSC_OK)
             printf("error %d %s\n", err.status, err.message);
         else
-            printf("%a\n", state.factor.scale);
+            printf("%.17g\n", state.factor.scale);
     }
 }

@@ -8,7 +8,7 @@ static gsc_status replay(const gsc_policy *policy, gsc_state *state, char *steps
     char *rest, *step = strtok_r(steps, ",", &rest);
     for (; status == GSC_OK && step; step = strtok_r(NULL, ",", &rest)) {
         const gsc_report report = read_step(step);
-        printf("%a", state->factor.scale);
+        printf("%.17g", state->factor.scale);
         status = gsc_state_update(NULL, policy, state, &report, state, err);
         print_update(step, state);
     }

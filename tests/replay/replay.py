@@ -8,11 +8,11 @@ checkpoints.json also the state that was loaded before. Each client is a program
 
     <preset> <setting=value,setting=value,... or -> <step,step,...> [<key=value,key=value,...>]
 
-where the settings, and the keys of the state, are as recorded, a value is a hex float, a whole number, `null` or a
-text, and a step is 0 (good), 1 (overflow) or n<hex float> (good, with this norm). What they mean to the preset the
-library knows: gsc_policy_import and gsc_state_import. The client answers with one line: for each step the scale in
-force as a hex float and the events of its update, with a norm also the guard's multiplier, mean and variance, all
-separated by `/`; then the scale afterwards; or `error` and a reason.
+where the settings, and the keys of the state, are as recorded, a value is a number, `null` or a text, and a step is 0
+(good), 1 (overflow) or n<number> (good, with this norm). What they mean to the preset the library knows:
+gsc_policy_import and gsc_state_import. The client answers with one line: for each step the scale in force and the
+events of its update, with a norm also the guard's multiplier, mean and variance, all separated by `/`; then the scale
+afterwards; or `error` and a reason. A number has the digits by which it is read as the same double.
 Numbers are compared with ==, unless the recording states a tolerance.
 """
 
@@ -36,7 +36,7 @@ def word(value):
         return "null"
     if isinstance(value, bool | int):
         return str(int(value))
-    return value.hex() if isinstance(value, float) else value
+    return str(value)
 
 
 def pairs(mapping):
@@ -51,7 +51,7 @@ def norms_of(trace):
 def steps_of(trace):
     """The steps of a trace, as a client reads them."""
     if "norm" in trace:
-        return [f"n{norm.hex()}" if math.isfinite(norm) else "1" for norm in norms_of(trace)]
+        return [f"n{norm}" if math.isfinite(norm) else "1" for norm in norms_of(trace)]
     return list(trace["overflow"])
 
 
@@ -100,11 +100,11 @@ def answered(answer, trace):
     """The same of a client's answer."""
     items = [item.split("/") for item in answer.split()]
     events = [int(item[1]) for item in items[:-1]]
-    found = {"scale": dict(enumerate(float.fromhex(item[0]) for item in items))}
+    found = {"scale": dict(enumerate(float(item[0]) for item in items))}
     for name, bit in (("skipped", SKIPPED), ("stopped", STOPPED), ("clipped", CLIPPED)):
         found[name] = {step: bool(each & bit) for step, each in enumerate(events)}
     if "norm" in trace:
-        guard = {step: map(float.fromhex, item[2:]) for step, item in enumerate(items) if len(item) == 5}
+        guard = {step: map(float, item[2:]) for step, item in enumerate(items) if len(item) == 5}
         multiplier, found["mean"], found["variance"] = ({}, {}, {})
         for step, numbers in guard.items():
             multiplier[step], found["mean"][step], found["variance"][step] = numbers

@@ -21,7 +21,7 @@ STATE += "skip_f32:f"
 
 
 def number(text):
-    return float.fromhex(text) if "x" in text else int(text)
+    return int(text) if text.isdecimal() else float(text)
 
 
 def read(file, layout):

@@ -14,10 +14,8 @@ def value(text):
     """Returns the value of a word: a number, None, or a text."""
     if text == "null":
         return None
-    if text.isdecimal():
-        return int(text)
     try:
-        return float.fromhex(text) if text.lstrip("-")[:2] in ("0x", "in", "na") else text
+        return int(text) if text.isdecimal() else float(text)
     except ValueError:
         return text
 
@@ -29,10 +27,10 @@ def mapping(words):
 
 
 def report_of(step):
-    """Returns a step's report: good ("0"), an overflow ("1"), or good with a norm ("n0x1p3")."""
+    """Returns a step's report: good ("0"), an overflow ("1"), or good with a norm ("n8")."""
     report = gradscaler.Report(kind=gradscaler.ReportKind.TENSORS, measured=sum(gradscaler.Want), overflow=step == "1")
     if step.startswith("n"):
-        report.sum_squares = float.fromhex(step[1:]) ** 2
+        report.sum_squares = float(step[1:]) ** 2
     return report
 
 
@@ -48,7 +46,7 @@ def scaler_of(line):
 def item(step, scale, state):
     """Returns the answer to a step that began with this scale and left this state."""
     guard = (state.guard_multiplier, state.guard_mean, state.guard_variance) if step.startswith("n") else ()
-    return "/".join([scale.hex(), str(int(state.events)), *(number.hex() for number in guard)])
+    return "/".join(map(str, [scale, int(state.events), *guard]))
 
 
 def answer(line):
@@ -59,7 +57,7 @@ def answer(line):
         scale = scaler.loss_scale
         scaler.update(report_of(step))
         items.append(item(step, scale, scaler.state))
-    return " ".join([*items, scaler.loss_scale.hex()])
+    return " ".join([*items, str(scaler.loss_scale)])
 
 
 def main(answer):

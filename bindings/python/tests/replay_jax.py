@@ -34,7 +34,7 @@ def answer(line):
     states = [State.from_buffer_copy(state) for state in states]
     moves = zip(steps, states, states[1:], strict=False)
     items = [replay.item(step, before.factor.scale, after) for step, before, after in moves]
-    return " ".join([*items, states[-1].factor.scale.hex()])
+    return " ".join([*items, str(states[-1].factor.scale)])
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 # The Elixir client of tests/parity: a digest over everything that a training computes, which must be the same in every
 # language. Argument: the file, which starts with "<preset> <field=value,...>" and a line feed.
-for file <- ["hex_float.exs", "settings.exs"], do: Code.require_file(file, __DIR__)
+Code.require_file("settings.exs", __DIR__)
 
 defmodule Parity do
   alias GradScaler.{Binaries, Constants, Native, Report, State, TensorOptions}

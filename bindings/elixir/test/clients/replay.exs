@@ -1,5 +1,5 @@
 # The Elixir client of tests/replay/replay.py, which says what is read and written: one line per recording.
-for file <- ["hex_float.exs", "settings.exs"], do: Code.require_file(file, __DIR__)
+Code.require_file("settings.exs", __DIR__)
 
 defmodule Replay do
   alias GradScaler.Report
@@ -27,29 +27,29 @@ defmodule Replay do
     {scaler, answers} =
       Enum.reduce(steps, {scaler, []}, fn step, {scaler, answers} ->
         updated = GradScaler.update(scaler, report(step))
-        {updated, ["#{scale(scaler)}/#{events(updated)}#{guard(step, updated)} " | answers]}
+
+        {updated,
+         ["#{GradScaler.loss_scale(scaler)}/#{events(updated)}#{guard(step, updated)} " | answers]}
       end)
 
-    IO.iodata_to_binary([Enum.reverse(answers), scale(scaler)])
+    "#{Enum.reverse(answers)}#{GradScaler.loss_scale(scaler)}"
   end
 
   defp report("0"), do: @report
   defp report("1"), do: %{@report | overflow: true}
 
   defp report("n" <> norm) do
-    norm = HexFloat.parse(norm)
+    {norm, ""} = Float.parse(norm)
     %{@report | sum_squares: norm * norm}
   end
 
   defp guard("n" <> _norm, scaler) do
     state = GradScaler.state(scaler)
     numbers = [state.guard_multiplier, state.guard_mean, state.guard_variance]
-    for number <- numbers, do: "/" <> HexFloat.format(number)
+    for number <- numbers, do: "/#{number}"
   end
 
   defp guard(_step, _scaler), do: ""
-
-  defp scale(scaler), do: scaler |> GradScaler.loss_scale() |> HexFloat.format()
 
   defp events(scaler) do
     GradScaler.Constants.number(:event, GradScaler.events(scaler), "events")

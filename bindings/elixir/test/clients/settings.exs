@@ -15,7 +15,14 @@ defmodule Settings do
     end
   end
 
-  # Numbers come as hex floats or decimals.
   defp value("null"), do: nil
-  defp value(text), do: if(text =~ ~r/^-?(0x|\d|inf$|nan$)/, do: HexFloat.parse(text), else: text)
+  defp value("inf"), do: :infinity
+  defp value("nan"), do: :nan
+
+  defp value(text) do
+    case Float.parse(text) do
+      {number, ""} -> number
+      _ -> text
+    end
+  end
 end

@@ -3,14 +3,12 @@
 
 use std::error::Error;
 use std::fs;
-use std::io::{self, Write};
+use std::io::{self, BufRead, Read, Write};
 use std::mem::size_of_val;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::slice;
 
-use gradscaler::{
-    Bf16, Dtype, Element, Histogram, Options, Result, Scaler, Tensor, TensorMut, Want, F16,
-};
+use gradscaler::{Bf16, Dtype, Element, Histogram, Options, Scaler, Tensor, TensorMut, Want, F16};
 use gradscaler_clients::parse_policy;
 
 // The fields that are hashed are those in front of the reserved words.
@@ -38,7 +36,7 @@ macro_rules! with {
 }
 
 impl Elements {
-    fn zeros(dtype: Dtype, count: usize) -> std::result::Result<Self, Box<dyn Error>> {
+    fn zeros(dtype: Dtype, count: usize) -> Result<Self, Box<dyn Error>> {
         match dtype {
             Dtype::F32 => Ok(Self::F32(vec![0.0; count])),
             Dtype::F64 => Ok(Self::F64(vec![0.0; count])),
@@ -76,43 +74,19 @@ fn bytes_of_mut<T: Element>(elements: &mut [T]) -> &mut [u8] {
     unsafe { slice::from_raw_parts_mut(elements.as_mut_ptr().cast(), size_of_val(elements)) }
 }
 
-/// The file, read from front to back.
-struct Reader<'a>(&'a [u8]);
-
-impl<'a> Reader<'a> {
-    fn take(&mut self, count: usize) -> std::result::Result<&'a [u8], Box<dyn Error>> {
-        if count > self.0.len() {
-            return Err("the file ends too early".into());
-        }
-        let (taken, rest) = self.0.split_at(count);
-        self.0 = rest;
-        Ok(taken)
-    }
-
-    fn u32(&mut self) -> std::result::Result<u32, Box<dyn Error>> {
-        Ok(u32::from_le_bytes(self.take(4)?.try_into()?))
-    }
-
-    fn u64(&mut self) -> std::result::Result<u64, Box<dyn Error>> {
-        Ok(u64::from_le_bytes(self.take(8)?.try_into()?))
-    }
-
-    fn line(&mut self) -> std::result::Result<&'a str, Box<dyn Error>> {
-        let length = self
-            .0
-            .iter()
-            .position(|&byte| byte == b'\n')
-            .ok_or("the file has no first line")?;
-        Ok(std::str::from_utf8(&self.take(length + 1)?[..length])?)
-    }
+/// The next bytes of the file.
+fn next<const N: usize>(file: &mut &[u8]) -> io::Result<[u8; N]> {
+    let mut bytes = [0; N];
+    file.read_exact(&mut bytes)?;
+    Ok(bytes)
 }
 
 fn step(
     scaler: &mut Scaler,
     tensors: &[Elements],
     back: &mut Elements,
-    digest: &mut Sha256,
-) -> Result<()> {
+    digest: &mut impl Write,
+) -> Result<(), Box<dyn Error>> {
     let inputs: Vec<Tensor> = tensors.iter().map(Elements::view).collect();
     let mut results: Vec<Vec<f32>> = tensors
         .iter()
@@ -129,72 +103,57 @@ fn step(
     scaler.scale_into(&first, &mut [back.view_mut()], Want::NONE)?;
     scaler.update(&report)?;
     for result in &results {
-        digest.add(bytes_of(result));
+        digest.write_all(bytes_of(result))?;
     }
-    digest.add(back.bytes_mut());
-    digest.add(&report.to_bytes()[..REPORT_BYTES]);
+    digest.write_all(back.bytes_mut())?;
+    digest.write_all(&report.to_bytes()[..REPORT_BYTES])?;
     for count in histogram.bins().iter().chain([&histogram.elements()]) {
-        digest.add(&count.to_le_bytes());
+        digest.write_all(&count.to_le_bytes())?;
     }
-    digest.add(&scaler.state().to_bytes()[..STATE_BYTES]);
+    digest.write_all(&scaler.state().to_bytes()[..STATE_BYTES])?;
     for (name, value) in scaler.metrics(Some(&report))? {
-        digest.add(name.as_bytes());
-        digest.add(&value.number().unwrap_or(f64::NAN).to_le_bytes());
+        digest.write_all(name.as_bytes())?;
+        digest.write_all(&value.number().unwrap_or(f64::NAN).to_le_bytes())?;
     }
     Ok(())
 }
 
-fn main() -> std::result::Result<(), Box<dyn Error>> {
+fn main() -> Result<(), Box<dyn Error>> {
     let file = fs::read(std::env::args().nth(1).ok_or("usage: parity FILE")?)?;
-    let mut reader = Reader(&file);
-    let (preset, settings) = reader
-        .line()?
+    let (mut file, mut line) = (file.as_slice(), String::new());
+    file.read_line(&mut line)?;
+    let (preset, settings) = line
+        .trim_end()
         .split_once(' ')
         .ok_or("the first line is PRESET SETTINGS")?;
     let mut scaler = Scaler::new(parse_policy(preset, settings)?)?;
-    let (steps, count) = (reader.u32()?, reader.u32()?);
+    let [steps, count] = [next(&mut file)?, next(&mut file)?].map(u32::from_le_bytes);
     let mut tensors = Vec::new();
     for _ in 0..count {
-        let dtype = Dtype::from_raw(reader.u32()?);
-        reader.u32()?;
-        tensors.push(Elements::zeros(dtype, usize::try_from(reader.u64()?)?)?);
+        let [dtype, _] = [next(&mut file)?, next(&mut file)?].map(u32::from_le_bytes);
+        let elements = u64::from_le_bytes(next(&mut file)?);
+        let elements = usize::try_from(elements)?;
+        tensors.push(Elements::zeros(Dtype::from_raw(dtype), elements)?);
     }
     let first = tensors.first().ok_or("the file has no tensor")?.view();
     let mut back = Elements::zeros(first.dtype(), first.len())?;
 
-    let mut digest = Sha256::new()?;
+    // By the system's tool, so that a test needs no dependency.
+    let mut tool = Command::new("sha256sum");
+    let mut tool = tool.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+    let mut digest = tool.stdin.take().ok_or("it is piped")?;
     for number in 0..steps {
         for tensor in &mut tensors {
-            let bytes = tensor.bytes_mut();
-            bytes.copy_from_slice(reader.take(bytes.len())?);
+            file.read_exact(tensor.bytes_mut())?;
         }
         step(&mut scaler, &tensors, &mut back, &mut digest)?;
         if number + 1 == steps / 2 {
             scaler = Scaler::load(&scaler.save()?)?;
         }
     }
+    drop(digest);
+    let answer = String::from_utf8(tool.wait_with_output()?.stdout)?;
     let (skipped, scale) = (scaler.state().total_overflows(), scaler.loss_scale());
-    println!("{} {skipped} {scale}", digest.finish()?);
+    println!("{} {skipped} {scale}", &answer[..64]);
     Ok(())
-}
-
-/// SHA-256 by the system's tool, so that a test needs no dependency.
-struct Sha256(Child);
-
-impl Sha256 {
-    fn new() -> io::Result<Self> {
-        let mut tool = Command::new("sha256sum");
-        tool.stdin(Stdio::piped()).stdout(Stdio::piped());
-        tool.spawn().map(Self)
-    }
-
-    fn add(&mut self, bytes: &[u8]) {
-        let input = self.0.stdin.as_mut().expect("it is piped");
-        input.write_all(bytes).expect("sha256sum reads");
-    }
-
-    fn finish(self) -> io::Result<String> {
-        let answer = String::from_utf8_lossy(&self.0.wait_with_output()?.stdout).into_owned();
-        Ok(answer.chars().take(64).collect())
-    }
 }

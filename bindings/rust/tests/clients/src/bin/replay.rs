@@ -6,27 +6,10 @@ use std::fmt::Write;
 use std::io::BufRead;
 
 use gradscaler::{Report, Result, Scaler};
-use gradscaler_clients::{parse_number, parse_pairs, parse_policy};
-
-/// A number that Python's float.fromhex reads back exactly.
-fn hex(value: f64) -> String {
-    if !value.is_finite() {
-        return value.to_string();
-    }
-    let (fraction, exponent) = (
-        value.to_bits() & ((1 << 52) - 1),
-        (value.to_bits() >> 52) as i32,
-    );
-    let (fraction, exponent) = if exponent == 0 {
-        (fraction, 1)
-    } else {
-        (fraction | 1 << 52, exponent)
-    };
-    format!("0x{fraction:x}p{}", exponent - 1075)
-}
+use gradscaler_clients::{parse_pairs, parse_policy};
 
 fn report(step: &str) -> Report {
-    let norm = step.strip_prefix('n').and_then(parse_number);
+    let norm = step.strip_prefix('n').and_then(|norm| norm.parse().ok());
     Report::of(step == "1").with_norm(norm.unwrap_or(0.0))
 }
 
@@ -39,7 +22,7 @@ fn replay(preset: &str, settings: &str, steps: &str, checkpoint: &str) -> Result
     for step in steps.split(',') {
         let scale = scaler.loss_scale();
         let events = scaler.update(&report(step))?;
-        let _ = write!(answer, "{}/{}", hex(scale), events.raw());
+        let _ = write!(answer, "{scale}/{}", events.raw());
         if step.starts_with('n') {
             let state = scaler.state();
             for number in [
@@ -47,12 +30,12 @@ fn replay(preset: &str, settings: &str, steps: &str, checkpoint: &str) -> Result
                 state.guard_mean(),
                 state.guard_variance(),
             ] {
-                let _ = write!(answer, "/{}", hex(number));
+                let _ = write!(answer, "/{number}");
             }
         }
         answer.push(' ');
     }
-    Ok(answer + &hex(scaler.loss_scale()))
+    Ok(answer + &scaler.loss_scale().to_string())
 }
 
 fn main() {
