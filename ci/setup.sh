@@ -156,12 +156,12 @@ build() {
 
 # The programs and the tests in Rust share this build.
 rust_environment() {
+  command -v cargo >/dev/null || packages cargo
   export CARGO_TARGET_DIR=$PWD/build/rust CARGO_NET_OFFLINE=true GRADSCALER_LIB_DIR=$PWD/build/library
 }
 
 # Builds the Rust binding's programs, in build/rust/debug and its folder examples.
 rust_binding() {
-  command -v cargo >/dev/null || packages cargo
   library
   say "building the Rust binding"
   (rust_environment && cargo build --quiet --workspace --examples --bins --manifest-path bindings/rust/Cargo.toml)
