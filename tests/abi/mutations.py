@@ -181,7 +181,8 @@ MISTAKES = [
 def release(scratch):
     """A copy of the tree in which the present version is a release."""
     tree = copy(scratch, "tree")
-    shutil.rmtree(tree / "tests/abi/released", ignore_errors=True)
+    for digest in (tree / "tests/abi/released").glob("*/abi.json"):
+        digest.unlink()
     done = generate(tree, "--release")
     report(done.returncode == 0, "the version is released", done.stdout + done.stderr)
     return tree

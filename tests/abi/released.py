@@ -2,20 +2,19 @@
 """Keeps the promises of the releases: compares the manifest with the digest of each, tests/abi/released/*/abi.json.
 
 ci/generate runs this before it writes anything. --digest prints the digest of the present manifest; --release adds the
-present version: its digest, its headers, and the client that runs against every later library.
+present version: its digest, its headers, and a client that runs against every later library. A release begins with the
+client of the one before it.
 """
 
 import json
 import shutil
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 from manifest import PATH, ROOT, ManifestError, load, version_of
 
-CLIENT = Path("tests/abi/client.c")
 HEADERS = PATH.with_suffix(".h"), PATH.with_name("gradscaler_cuda.h")
-RELEASED = ROOT / CLIENT.with_name("released")
+RELEASED = ROOT / "tests/abi/released"
 # The promises of a release about an item, a constant, a field or an argument.
 PROMISED = """
     what name since header prefix kind type base c value values size fields offset bytes array reserved passing takes
@@ -175,8 +174,10 @@ def main():
     folder = RELEASED / "{}.{}".format(*manifest.version)
     if (folder / "abi.json").exists():
         sys.exit(f"{folder.relative_to(ROOT)} is there already: what was released stays as it is")
-    folder.mkdir(parents=True, exist_ok=True)
-    for path in (*HEADERS, CLIENT, CLIENT.with_name("saved.inc")):
+    newest = max(RELEASED.iterdir(), key=lambda path: version_of(path.name))
+    if newest != folder:
+        shutil.copytree(newest, folder, ignore=shutil.ignore_patterns("abi.json"))
+    for path in HEADERS:
         shutil.copyfile(ROOT / path, folder / path.name)
     (folder / "abi.json").write_text(digest(manifest))
     print(f"wrote {folder.relative_to(ROOT)}")

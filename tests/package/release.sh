@@ -9,7 +9,7 @@ commit() { git add --all && git -c user.name=nobody -c user.email=nobody commit 
 die() { printf '%s\n' "$@" >&2; exit 1; }
 
 sed -i "0,/^## .*/s//## $version (2000-01-01)/" CHANGELOG.md
-rm -rf "$released"
+rm "$released/abi.json"
 ci/generate --release >/dev/null
 sed -i 's/^description = .*/&\nrepository = "-"\ndocumentation = "-"/' bindings/rust/{gradscaler*,companions/gradscaler*}/Cargo.toml
 sed -i 's/^description = .*/&\nmaintainers = [{ name = "-" }]\nurls = { Repository = "-" }/' bindings/python/pyproject.toml
