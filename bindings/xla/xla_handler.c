@@ -13,7 +13,7 @@
  *     update          state, report                      state
  *     clip            factor, report                     factor
  *     multiply        factor                             factor
- *     stamp           report, state                      report, of rank 0
+ *     set_rank        report, state                      report, of rank 0
  *     combine         state, state                       state
  *
  * `count` gradients. Without a factor it is the state's factor, or 1. A state is updated by the
@@ -34,7 +34,7 @@
 
 #include "xla.h"
 
-enum call { CHECK, UNSCALE, SCALE, ACCUMULATE, MERGE, UPDATE, CLIP, MULTIPLY, STAMP, COMBINE };
+enum call { CHECK, UNSCALE, SCALE, ACCUMULATE, MERGE, UPDATE, CLIP, MULTIPLY, SET_RANK, COMBINE };
 enum with { WITH_FACTOR = 1, WITH_STATE = 2, WITH_EACH = 4, WITH_HISTOGRAM = 8, WITH_LOSS = 16 };
 enum { WORD = sizeof(uint32_t), HEAD = 256 /* of a workspace: the factor that clips */ };
 
@@ -499,12 +499,12 @@ static gsc_status run_structs(struct run *run, int64_t call)
         other = take_struct(run, true, sizeof *other, 1);
     else if (call != MULTIPLY)
         report = take_struct(run, true, sizeof *report, n);
-    if (call == STAMP)
+    if (call == SET_RANK)
         state = take_struct(run, true, sizeof *state, 1);
     void *out = take_struct(run, false,
-                            call == UPDATE || call == COMBINE ? sizeof *state
-                            : call == MERGE || call == STAMP  ? sizeof *report
-                                                              : sizeof *factor,
+                            call == UPDATE || call == COMBINE   ? sizeof *state
+                            : call == MERGE || call == SET_RANK ? sizeof *report
+                                                                : sizeof *factor,
                             1);
     if (run->wrong)
         return GSC_OK;
@@ -514,7 +514,7 @@ static gsc_status run_structs(struct run *run, int64_t call)
                                 out, &run->err);
     case UPDATE:
         return gsc_state_update(&run->exec, run->policy, state, report, out, &run->err);
-    case STAMP: /* the report tells of a failure, as on a device: other ranks wait for it */
+    case SET_RANK: /* the report tells of a failure, as on a device: other ranks wait for it */
         status = gsc_report_set_rank(&run->exec, report, run->policy, state, 0, out, &run->err);
         return status == GSC_ERROR_REPORT || status == GSC_ERROR_STATE ||
                        status == GSC_ERROR_VERSION

@@ -873,7 +873,7 @@ static void replay_graph(void)
         GSC(gsc_exec_wait(&stream, &err));
         training_step(NULL, &host, l.host, l.n, &policy);
         same_report("graph, report", &host.report, &device->report);
-        same_report("graph, stamped report", &host.others[1], &device->others[1]);
+        same_report("graph, report with a rank", &host.others[1], &device->others[1]);
         same_records("graph, all reports and the state");
         same_memory("graph, gradients", &l, 0);
     }

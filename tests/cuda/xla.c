@@ -13,7 +13,7 @@
 #include "check.h"
 #include "xla.h"
 
-enum { CHECK_, UNSCALE, SCALE, ACCUMULATE, MERGE, UPDATE, CLIP, MULTIPLY, STAMP };
+enum { CHECK_, UNSCALE, SCALE, ACCUMULATE, MERGE, UPDATE, CLIP, MULTIPLY, SET_RANK };
 enum { WITH_FACTOR = 1, WITH_STATE = 2, WITH_EACH = 4, WITH_HISTOGRAM = 8, WITH_LOSS = 16 };
 /* Belongs to a variant, not to the handler. */
 enum { BROKEN_STATE = 32, OLD_STATE = 64, BAD_LOSS = 128, BROKEN_REPORT = 256 };
@@ -330,7 +330,7 @@ static void *run_call(struct memory *m, const struct variant *v, bool cuda)
         buffer(&call, 0, m->reports, XLA_U32, REPORT);
         buffer(&call, 1, &m->new_factor, XLA_U32, 8);
         break;
-    case STAMP:
+    case SET_RANK:
         buffer(&call, 0, m->reports, XLA_U32, REPORT);
         buffer(&call, 0, &m->state, XLA_U32, STATE);
         buffer(&call, 1, v->in_place ? m->reports : &m->report, XLA_U32, REPORT);
@@ -399,11 +399,11 @@ static const struct variant variants[] = {
     {UPDATE, 0, 0, 0, true},
     {CLIP, 0, 0.25, 0, false},
     {MULTIPLY, 0, 0, 0, false},
-    {STAMP, 0, 0, 0, false},
-    {STAMP, 0, 0, 0, true},
-    {STAMP, BROKEN_STATE, 0, 0, false},
-    {STAMP, OLD_STATE, 0, 0, false},
-    {STAMP, BROKEN_REPORT, 0, 0, true},
+    {SET_RANK, 0, 0, 0, false},
+    {SET_RANK, 0, 0, 0, true},
+    {SET_RANK, BROKEN_STATE, 0, 0, false},
+    {SET_RANK, OLD_STATE, 0, 0, false},
+    {SET_RANK, BROKEN_REPORT, 0, 0, true},
 };
 
 static void gives_the_bits_of_the_host(const struct variant *v)

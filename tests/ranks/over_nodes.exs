@@ -19,7 +19,7 @@
     defp put(mine), do: :persistent_term.put(__MODULE__, mine)
     defp log(rank, directory), do: Path.join(directory, Integer.to_string(rank))
 
-    @doc "The stamped report of this node's gradients in a step."
+    @doc "The report of this node's gradients in a step, with its rank."
     def report(step, seconds) do
       %{rank: rank, scaler: scaler, fault: fault} = :persistent_term.get(__MODULE__)
       bad = {step, rank} == {@bad_step, @bad_rank} and fault

@@ -10,8 +10,8 @@
  * which 1, 2 or 4 ranks share. MPI_Allreduce chooses the order of a sum; here the order of the
  * parts is fixed, so any number of ranks prints the same digest of the weights.
  *
- * `agree` has all that a scaler needs from ranks: each stamps its reports, one collective gathers
- * them, and all merge them in order.
+ * `agree` has all that a scaler needs from ranks: each sets its rank in its reports, one
+ * collective gathers them, and all merge them in order.
  */
 #include <mpi.h>
 

@@ -465,7 +465,7 @@ defmodule GradScaler do
   def last_overflow(%Report{}), do: refuse_without_paths()
 
   @doc """
-  Stamps a report with the rank and a digest of policy and state, before ranks gather their reports.
+  Sets the rank of a report, and a digest of policy and state, before ranks gather their reports.
 
   `merge/3` refuses reports with different digests. So if a rank loaded another checkpoint, missed a
   step or has other rules, the merge fails before any rank steps.

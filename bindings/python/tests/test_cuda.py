@@ -306,13 +306,13 @@ def test_a_graph_divides_by_the_scale_in_force_and_its_report_is_of_the_last_rep
         scale = scaler.loss_scale
         tensor.array[:] = value
         assert replays[0]() == 0
-        stamped = scaler.set_rank(report, 3)
-        for each in report, stamped:
+        ranked = scaler.set_rank(report, 3)
+        for each in report, ranked:
             assert (each.overflow, each.scale, bool(each.bad)) == (overflow, scale, overflow)
         assert report.per_tensor["a"].overflow == overflow and sum(report.histogram) == (not overflow)
         assert overflow or (report.norm == 16 / scale and tensor.array.tolist() == [16 / scale])
         assert adding.overflow == overflow and adding.scale == 0.5
-        assert stamped.digest and stamped.rank == 3 and not report.digest
+        assert ranked.digest and ranked.rank == 3 and not report.digest
         scaler.update(report)
     assert scaler.loss_scale == 4 and scaler.total_overflows == 1 and sums.array.tolist() == [1 + 4 + 8]
     assert not pickle.loads(pickle.dumps(report)).overflow and copy.copy(scaler).loss_scale == 4

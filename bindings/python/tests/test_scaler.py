@@ -551,8 +551,8 @@ def test_what_is_not_known_of_a_sum_is_asked_of_the_sum():
 def of_ranks(scalers, *grads):
     """Returns the reports that each rank receives, from bytes."""
     reports = (s.measure(g) if isinstance(g, dict) else Report.failed(g) for s, g in zip(scalers, grads, strict=True))
-    stamped = (s.set_rank(report, rank) for rank, (s, report) in enumerate(zip(scalers, reports, strict=True)))
-    return [Report.from_bytes(bytes(report)) for report in stamped]
+    ranked = (s.set_rank(report, rank) for rank, (s, report) in enumerate(zip(scalers, reports, strict=True)))
+    return [Report.from_bytes(bytes(report)) for report in ranked]
 
 
 def test_a_merged_report_names_the_rank_and_the_parameter():

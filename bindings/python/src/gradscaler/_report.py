@@ -126,7 +126,7 @@ class Report(_structs.Report):
 
     @property
     def rank(self) -> int | None:
-        """The stamped rank; in a merged report, the rank of the first overflow. None: not stamped, or no overflow."""
+        """The rank; in a merged report, the rank of the first overflow. None: the rank was not set, or no overflow."""
         return self.first_rank_plus_1 - 1 if self.first_rank_plus_1 else None
 
     @property
@@ -136,12 +136,12 @@ class Report(_structs.Report):
 
     @property
     def loss_rank(self) -> int | None:
-        """The first rank with a bad loss; None if there was none, or if it was not stamped."""
+        """The first rank with a bad loss; None if there was none, or if its rank was not set."""
         return self.loss_rank_plus_1 - 1 if self.loss == Loss.NOT_FINITE and self.loss_rank_plus_1 else None
 
     @property
     def failed_rank(self) -> int | None:
-        """The rank that failed first; None if no rank failed, or if it was not stamped."""
+        """The rank that failed first; None if no rank failed, or if its rank was not set."""
         return self.status_rank_plus_1 - 1 if self.status and self.status_rank_plus_1 else None
 
     @property
@@ -266,7 +266,8 @@ class Report(_structs.Report):
         names: the names of the arrays, such as `report.names`, for first_overflow and last_overflow. They are looked up
             by the index on the rank with the overflow, so all reports must have the same names in the same order
 
-        Raises gradscaler.Error with Status.ERROR_MISMATCH if `Scaler.set_rank` stamped different policies or states.
+        Raises gradscaler.Error with Status.ERROR_MISMATCH if the digests of `Scaler.set_rank` differ: a
+        rank has another policy or state than the others.
         Does not check that each rank is there once and in order. Refuses reports from of_number.
         """
         if not isinstance(policy, _structs.Policy | None):

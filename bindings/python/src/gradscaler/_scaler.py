@@ -335,7 +335,7 @@ class Scaler(Observed, Checkpoints):
         return self.events
 
     def set_rank(self, report: Report, rank: int) -> Report:
-        """Stamps a report with the rank and a digest of policy and state, before ranks gather their reports.
+        """Sets the rank of a report, and a digest of policy and state, before ranks gather their reports.
 
         >>> scalers = Scaler("torch"), Scaler("megatron")
         >>> reports = [scaler.set_rank(Report.of_flag(False), rank) for rank, scaler in enumerate(scalers)]
@@ -344,8 +344,8 @@ class Scaler(Observed, Checkpoints):
         gradscaler.Error: reports[1].digest differs: rank 1 has another policy or state than rank 0: ...
 
         So if a rank loaded another checkpoint, missed a step or has other rules, the merge fails before any rank steps.
-        Also stamp `Report.failed(error)`, to tell which rank failed. Waits for the device and returns the report; after
-        a call in a CUDA graph it returns a stamped copy of the last replay's report.
+        Also set the rank of `Report.failed(error)`, to tell which rank failed. Waits for the device and returns the
+        report; after a call in a CUDA graph it returns a copy of the last replay's report.
         """
         if not isinstance(report, _structs.Report):
             raise TypeError(f"expected the report of unscale, not {_short_repr(report)}")

@@ -62,14 +62,14 @@ def test_a_report_that_the_core_refuses_becomes_a_status_and_skips(fields):
     report, scaler = Report(**fields), gradscaler.Scaler("torch")
     words, state = jnp.asarray(of_struct(report)), jnp.asarray(of_struct(scaler.state))
     moved = struct_of(State, _host.update(state, words, policy=scaler.policy))
-    stamped = struct_of(Report, _host.stamp(words, state, policy=scaler.policy))
+    ranked = struct_of(Report, _host.set_rank(words, state, policy=scaler.policy))
     merged = struct_of(Report, _host.merge(words[None]))
     if report.kind == ReportKind.TENSORS:
         core.gsc_report_set_rank(None, report, scaler.policy, scaler.state, 0, report)
-        assert bytes(stamped) == bytes(report) and moved.status == merged.status == moved.skip == Status.OK
+        assert bytes(ranked) == bytes(report) and moved.status == merged.status == moved.skip == Status.OK
     else:
-        assert moved.status == stamped.status == merged.status == Status.ERROR_REPORT
-        assert (moved.skip, stamped.overflow, stamped.digest, merged.found_inf) == (1, 1, 0, 1.0)
+        assert moved.status == ranked.status == merged.status == Status.ERROR_REPORT
+        assert (moved.skip, ranked.overflow, ranked.digest, merged.found_inf) == (1, 1, 0, 1.0)
 
 
 def gradients(norm):

@@ -2042,7 +2042,7 @@ extern "C" {
         err: *mut gsc_error,
     ) -> gsc_status;
 
-    /// Copies *report to *out and stamps the copy: first_rank_plus_1, last_rank_plus_1,
+    /// Copies *report to *out and sets the rank of the copy: first_rank_plus_1, last_rank_plus_1,
     /// loss_rank_plus_1 and status_rank_plus_1 become rank + 1, and digest becomes the
     /// gsc_state_digest of policy and state. Call it before the update: all ranks then have the
     /// same state, and gsc_report_merge refuses reports with different digests. *out can be

@@ -68,7 +68,7 @@ impl Report {
     /// let mine = scaler
     ///     .unscale(&mut [TensorMut::new(&mut grad)], Want::NORM)
     ///     .unwrap_or_else(|error| Report::failed(error.status()));
-    /// // Each rank stamps its report, gathers the bytes of all, and merges them in rank order.
+    /// // Each rank sets its rank in its report, gathers the bytes of all, and merges them in rank order.
     /// let mine = scaler.set_rank(&mine, 0)?;
     /// let other = scaler.set_rank(&Report::failed(Status::MEMORY), 1)?;
     /// let of_ranks = [mine, other].map(|report| report.to_bytes());
@@ -152,7 +152,7 @@ impl Report {
         Loss::of(self.0.loss)
     }
 
-    /// Returns the rank that [`Scaler::set_rank`](crate::Scaler::set_rank) stamped; of a merged report, the
+    /// Returns the rank that [`Scaler::set_rank`](crate::Scaler::set_rank) set; of a merged report, the
     /// rank of the first overflow.
     pub fn rank(&self) -> Option<u32> {
         self.0.first_rank_plus_1.checked_sub(1)
@@ -164,13 +164,13 @@ impl Report {
         self.0.last_rank_plus_1.checked_sub(1)
     }
 
-    /// Returns the rank of the first bad loss, if its report was stamped.
+    /// Returns the rank of the first bad loss, if its report has a rank.
     pub fn loss_rank(&self) -> Option<u32> {
         let bad = self.loss() == Loss::NOT_FINITE;
         self.0.loss_rank_plus_1.checked_sub(1).filter(|_| bad)
     }
 
-    /// Returns the rank that failed first, if its report was stamped.
+    /// Returns the rank that failed first, if its report has a rank.
     pub fn failed_rank(&self) -> Option<u32> {
         let failed = self.status() != Status::OK;
         self.0.status_rank_plus_1.checked_sub(1).filter(|_| failed)
@@ -284,7 +284,7 @@ getters! {
     inf_count: u64;
     /// Returns how many elements [`Options::clamp`](crate::Options::clamp) changed.
     clamped: u64;
-    /// Returns the digest that [`Scaler::set_rank`](crate::Scaler::set_rank) stamped; 0: none.
+    /// Returns the digest that [`Scaler::set_rank`](crate::Scaler::set_rank) set; 0: none.
     digest: u64;
 }
 

@@ -349,8 +349,8 @@ impl<M: Memory> Scaler<M> {
 }
 
 impl Scaler {
-    /// Stamps a report with the `rank` and a digest of policy and state, before ranks gather their
-    /// reports. Returns the stamped report.
+    /// Returns a report with the `rank` and a digest of policy and state. Call it before ranks gather
+    /// their reports.
     ///
     /// [`Report::merge`] refuses reports with different digests. So if a rank loaded another checkpoint,
     /// missed a step or has other rules, the merge fails before any rank steps.

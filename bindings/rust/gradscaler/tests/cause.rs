@@ -162,10 +162,10 @@ fn a_reason_names_the_tensor_that_is_nearest_to_the_cause() -> Result<()> {
 /// The reports of three ranks merged; the second has this report.
 fn of_the_second_rank(scaler: &Scaler, report: Report) -> Result<Report> {
     let ranks = [Report::of(false), report, Report::of(false)];
-    let stamped = ranks.iter().zip(0..);
-    let stamped = stamped.map(|(report, rank)| scaler.set_rank(report, rank));
+    let ranked = ranks.iter().zip(0..);
+    let ranked = ranked.map(|(report, rank)| scaler.set_rank(report, rank));
     Report::merge(
-        &stamped.collect::<Result<Vec<_>>>()?,
+        &ranked.collect::<Result<Vec<_>>>()?,
         MergeKind::SHARDS,
         None,
     )

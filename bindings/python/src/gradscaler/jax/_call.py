@@ -284,7 +284,7 @@ def _in_jnp(call: Call, *operands: Any) -> Any:
     return w.varying(results, operands)
 
 
-_OPTIONS = {"update": ["policy"], "stamp": ["policy"], "merge": ["policy", "addends"], "clip": ["max_norm"]}
+_OPTIONS = {"update": ["policy"], "set_rank": ["policy"], "merge": ["policy", "addends"], "clip": ["max_norm"]}
 
 
 def _options(call: Call) -> dict[str, Any]:

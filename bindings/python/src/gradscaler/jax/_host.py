@@ -71,9 +71,9 @@ def update(state: jax.Array, report: jax.Array, *, policy: Policy) -> jax.Array:
     return ask(functools.partial(_update, policy), [(STATE,)], state, report)[0]
 
 
-def stamp(report: jax.Array, state: jax.Array, *, policy: Policy) -> jax.Array:
-    """Stamps a report; the caller then writes its rank."""
-    return ask(functools.partial(_stamp, policy), [(REPORT,)], report, state)[0]
+def set_rank(report: jax.Array, state: jax.Array, *, policy: Policy) -> jax.Array:
+    """Sets rank 0 and a digest of policy and state; the caller then writes the rank."""
+    return ask(functools.partial(_set_rank, policy), [(REPORT,)], report, state)[0]
 
 
 def merge(reports: jax.Array, *, policy: Policy | None = None, addends: bool = False) -> jax.Array:
@@ -104,7 +104,7 @@ def _update(policy: Policy, state: Any, report: Any) -> tuple:
     return _written(STATE, c.gsc_state_update, policy, state, report)
 
 
-def _stamp(policy: Policy, report: Any, state: Any) -> tuple:
+def _set_rank(policy: Policy, report: Any, state: Any) -> tuple:
     return _written(REPORT, c.gsc_report_set_rank, report, policy, state, 0)
 
 

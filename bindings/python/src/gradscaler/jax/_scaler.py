@@ -641,7 +641,7 @@ class Scaler(Checkpoints):
 
     def _gathered(self, axis_name: Any, words: jax.Array, usable: jax.Array) -> jax.Array:
         """Merges the reports of all devices in rank order, if their states agree."""
-        words = _call.run(Call("stamp", policy=self._policy), jnp.where(usable, words, _UNUSABLE), self.state)
+        words = _call.run(Call("set_rank", policy=self._policy), jnp.where(usable, words, _UNUSABLE), self.state)
         words = words.at[_RANKS].set(lax.axis_index(axis_name).astype(jnp.uint32) + 1)
         return self._merged(axis_name, words)
 

@@ -31,7 +31,7 @@ from ._words import FACTOR, REPORT, STATE
 HISTOGRAM = 2 * c.GSC_HISTOGRAM_LENGTH
 _TARGET = "gradscaler"
 TENSORS = ("measure", "unscale", "scale", "unscale_accumulate")
-_MERGE, _UPDATE, _CLIP, _MULTIPLY, _STAMP, _COMBINE = range(4, 10)
+_MERGE, _UPDATE, _CLIP, _MULTIPLY, _SET_RANK, _COMBINE = range(4, 10)
 _WITH_FACTOR, _WITH_STATE, _WITH_EACH, _WITH_HISTOGRAM, _WITH_LOSS = 1, 2, 4, 8, 16
 
 
@@ -258,10 +258,10 @@ def update(platform: str, state: jax.Array, report: jax.Array, *, policy: Policy
     return _call(platform, _UPDATE, operands, [_struct(STATE)], {}, policy, {})[0]
 
 
-def stamp(platform: str, report: jax.Array, state: jax.Array, *, policy: Policy) -> jax.Array:
-    """Stamps a report with rank 0 and a digest of policy and state: on CUDA the library takes a rank from the host."""
+def set_rank(platform: str, report: jax.Array, state: jax.Array, *, policy: Policy) -> jax.Array:
+    """Sets rank 0 and a digest of policy and state: on CUDA the library takes a rank from the host."""
     operands = [_words("report", report, (REPORT,)), _words("state", state, (STATE,))]
-    return _call(platform, _STAMP, operands, [_struct(REPORT)], {}, policy, {})[0]
+    return _call(platform, _SET_RANK, operands, [_struct(REPORT)], {}, policy, {})[0]
 
 
 def combine(platform: str, state: jax.Array, other: jax.Array) -> jax.Array:

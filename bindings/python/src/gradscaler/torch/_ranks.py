@@ -82,8 +82,8 @@ def gathered(report: torch.Tensor, group: Any) -> torch.Tensor | None:
     return every.to(report.device)
 
 
-def stamped(report: torch.Tensor, policy: Policy | None, state: Any) -> None:
-    """Stamps a report with rank and digest; an invalid state makes it the report of a failed rank."""
+def set_rank(report: torch.Tensor, policy: Policy | None, state: Any) -> None:
+    """Sets the rank of a report, and its digest; an invalid state makes it the report of a failed rank."""
     where = _device.writing_failures(report.device)
     try:
         c.gsc_report_set_rank(where, report, policy, state, dist.get_rank(), report)
@@ -140,7 +140,7 @@ def agreed(
         report = parts.get((mesh, True))
         report = nothing(home) if report is None else report.clone()
         flag(report, overflow, status)
-        stamped(report, policy, state)
+        set_rank(report, policy, state)
         return report
 
     reports = [own(None) if group is None else joined(own(None), group, copies=not sharded)]
