@@ -220,6 +220,13 @@ gsc_status gsc_find_scaler(reading *r, const struct format *named, const char *p
                            struct found *found, gsc_error *err);
 gsc_status gsc_fail_no_scale(const reading *r, gsc_error *err);
 
+/* ---- notes.c ---- */
+
+/* Notes what the reading left out, filled in or changed. */
+void gsc_note_read(const reading *r, gsc_notes *notes);
+/* Notes the recognised format, its prefix, and other formats with the same keys. */
+void gsc_note_format(const struct found *found, const char *prefix, gsc_notes *notes);
+
 /* ---- read.c ---- */
 
 /* Reads the entries of a checkpoint at the reading's prefix. */

@@ -257,68 +257,6 @@ static gsc_status read_rows(reading *r, gsc_error *err)
     return GSC_OK;
 }
 
-/* Notes this scaler's keys without meaning. In a checkpoint, deeper keys are not the scaler's; in
- * settings, the caller perhaps forgot the prefix. */
-static void note_ignored(const reading *r, gsc_notes *notes)
-{
-    const char *unused[MOST_ROWS + 1] = {NULL}; /* a misspelt key can mean one of them */
-    for (int i = 0, n = 0; i < r->n_rows && r->where == SET; i++)
-        if (gsc_find_entry(r, r->rows[i]->key, 0) < 0)
-            unused[n++] = r->rows[i]->key;
-    for (uint64_t i = 0; i < r->n; i++) {
-        const gsc_entry *e = &r->entries[i];
-        const char *rest = gsc_key_after_prefix(r, e);
-        if (!rest || gsc_row_of(r, rest))
-            continue;
-        if (strpbrk(rest, "./")) {
-            const size_t length = r->where == SET ? gsc_settings_prefix_length(r, rest) : 0;
-            char prefix[KEY_SIZE] = "";
-            memcpy(prefix, e->key, length ? (size_t)(rest - e->key) + length : 0);
-            if (length)
-                gsc_note_add(notes, GSC_NOTE_IGNORED, (int64_t)i, "", e->value,
-                             "%s is left out: it is read with the prefix %s", GSC_QUOTED(e->key),
-                             GSC_QUOTED(prefix));
-            continue;
-        }
-        gsc_note_add(notes, GSC_NOTE_IGNORED, (int64_t)i, "", e->value,
-                     "%s means nothing in the format %s: it is left out%s", GSC_QUOTED(e->key),
-                     r->format->name, GSC_MEANT("; ", rest, unused, sizeof *unused));
-    }
-}
-
-/* Notes keys with a null that leaves the field unchanged. */
-static void note_unset(const reading *r, gsc_notes *notes)
-{
-    for (int f = 0; f < POLICY_FIELDS && isnan(r->fixed); f++) {
-        if (r->unset[f] < 0 || r->from[f] >= 0)
-            continue;
-        const gsc_entry *e = &r->entries[r->unset[f]];
-        const double x = gsc_get(&r->s, (enum field)f);
-        gsc_note_add(notes, GSC_NOTE_MISSING, r->unset[f], gsc_fields[f].name, x,
-                     "%s is empty: %s stays " GSC_VALUE "%s", GSC_QUOTED(e->key),
-                     gsc_fields[f].name, GSC_NAME_OF(gsc_fields[f].name, x),
-                     gsc_row_of(r, gsc_key_after_prefix(r, e))->as == DERIVED
-                         ? ", where fairseq takes 2^14 / data-parallel size / update_freq: set it"
-                         : ", as in the policy");
-    }
-}
-
-/* Notes numbers such as 2e15: Cerebras' documentation writes it and means 2^15. */
-static void note_misread_exponents(const reading *r, gsc_notes *notes)
-{
-    static const struct {
-        double written;
-        int exponent;
-    } meant[] = {{2e15, 15}, {2e31, 31}, {2e-14, -14}};
-    for (enum field f = 0; f < FIELDS; f++)
-        for (size_t i = 0; i < sizeof meant / sizeof meant[0]; i++)
-            if (r->from[f] >= 0 && r->entries[r->from[f]].value == meant[i].written)
-                gsc_note_add(notes, GSC_NOTE_CHANGED, r->from[f], gsc_fields[f].name,
-                             gsc_get(&r->s, f), "%s is %s: if 2^%d is meant, write %s",
-                             GSC_QUOTED(r->entries[r->from[f]].key), GSC_EXACT(meant[i].written),
-                             meant[i].exponent, GSC_EXACT(ldexp(1, meant[i].exponent)));
-}
-
 /* Returns the policy with a scale that never moves. It keeps only the guard's rules, which are its
  * last fields. */
 static gsc_policy fixed_at(const gsc_policy *p, double scale)
@@ -344,30 +282,6 @@ static void adapt_rules(reading *r)
         p->init_scale = p->max_scale;
     if (r->stopped_holding)
         p->bad_loss_rule = GSC_BAD_LOSS_OVERFLOW;
-}
-
-static void note_adapted(const reading *r, gsc_notes *notes)
-{
-    const double first = r->s.policy.init_scale;
-    if (r->lowered)
-        gsc_note_add(notes, GSC_NOTE_CHANGED, r->from[init_scale], "init_scale", first,
-                     "init_scale becomes %s, which is max_scale: no first scale is above it",
-                     GSC_EXACT(first));
-    if (r->stopped_holding)
-        gsc_note_add(notes, GSC_NOTE_CHANGED, r->from[max_failed_backoffs], "bad_loss_rule",
-                     GSC_BAD_LOSS_OVERFLOW,
-                     "bad_loss_rule becomes " GSC_VALUE ": max_failed_backoffs is 0 here, and a "
-                     "policy that holds needs it",
-                     GSC_NAME_OF("bad_loss_rule", GSC_BAD_LOSS_OVERFLOW));
-}
-
-static void note_entries(const reading *r, gsc_notes *notes)
-{
-    note_adapted(r, notes);
-    note_unset(r, notes);
-    note_ignored(r, notes);
-    if (r->where == SET && r->format->traits & SAYS_2E15)
-        note_misread_exponents(r, notes);
 }
 
 static gsc_status read_policy(reading *r, gsc_error *err)
@@ -408,13 +322,6 @@ static const char *bf16_section(const reading *r)
     return is_on(r, "bf16.enabled") ? "bf16" : is_on(r, "bfloat16.enabled") ? "bfloat16" : NULL;
 }
 
-static gsc_policy preset_of(const struct format *f)
-{
-    gsc_policy preset = GSC_POLICY_INIT;
-    (void)gsc_policy_preset(f->preset, &preset, NULL);
-    return preset;
-}
-
 static void begin_reading(reading *r, const struct format *f, const gsc_policy *policy,
                           unsigned where)
 {
@@ -425,7 +332,9 @@ static void begin_reading(reading *r, const struct format *f, const gsc_policy *
     r->since_start = false;
     memset(r->from, -1, sizeof r->from);
     memset(r->unset, -1, sizeof r->unset);
-    r->s.policy = policy ? *policy : preset_of(f);
+    r->s.policy = policy ? *policy : (gsc_policy)GSC_POLICY_INIT;
+    if (!policy)
+        (void)gsc_policy_preset(f->preset, &r->s.policy, NULL);
     (void)gsc_state_made(&r->s.policy, NULL, &r->s.state);
 }
 
@@ -439,48 +348,6 @@ static void count_from(reading *r, enum field f, int64_t value, gsc_notes *notes
         gsc_note_add(notes, GSC_NOTE_MISSING, -1, gsc_fields[f].name, (double)value,
                      "%s is not among the entries: it starts at %" PRId64, gsc_fields[f].name,
                      value);
-}
-
-static void note_missing_fields(const reading *r, gsc_notes *notes)
-{
-    const struct scaler preset = {.policy = preset_of(r->format)};
-    for (int f = init_scale + 1; f < POLICY_FIELDS; f++) {
-        const double x = gsc_get(&r->s, (enum field)f);
-        bool asked = x != gsc_get(&preset, (enum field)f);
-        for (const row *row = r->format->rows; row->key; row++)
-            asked |= row->field == (enum field)f && (row->where & BOTH);
-        if (r->from[f] < 0 && r->unset[f] < 0 && asked)
-            gsc_note_add(notes, GSC_NOTE_MISSING, -1, gsc_fields[f].name, x,
-                         "%s is not among the entries: it is " GSC_VALUE ", as in the policy",
-                         gsc_fields[f].name, GSC_NAME_OF(gsc_fields[f].name, x));
-    }
-}
-
-static void note_changed(const reading *r, enum field f, gsc_notes *notes)
-{
-    const double x = gsc_get(&r->s, f);
-    if (r->from[f] >= 0 && x != r->read[f])
-        gsc_note_add(notes, GSC_NOTE_CHANGED, r->from[f], gsc_fields[f].name, x,
-                     "%s makes %s %s: in this policy it is %s",
-                     GSC_QUOTED(r->entries[r->from[f]].key), gsc_fields[f].name,
-                     GSC_EXACT(r->read[f]), GSC_EXACT(x));
-}
-
-static void note_past_interval(const reading *r, gsc_notes *notes)
-{
-    const gsc_policy *p = &r->s.policy;
-    const enum field f = p->growth_rule == GSC_GROWTH_ALL_STEPS ? steps_since_change : good_steps;
-    const double count = gsc_get(&r->s, f),
-                 due = (double)p->growth_interval + p->growth_extra_steps;
-    if (p->growth_rule == GSC_GROWTH_EVERY || !p->growth_interval || !gsc_moves(p) || count < due ||
-        r->from[f] < 0)
-        return;
-    gsc_note_add(notes, GSC_NOTE_CHANGED, r->from[f], gsc_fields[f].name, count,
-                 "%s makes %s %s, where growth_interval is %s: the scale grows %s",
-                 GSC_QUOTED(r->entries[r->from[f]].key), gsc_fields[f].name, GSC_EXACT(count),
-                 GSC_EXACT((double)p->growth_interval),
-                 p->growth_rule == GSC_GROWTH_EXACT ? "only after an overflow, which starts it anew"
-                                                    : "with the next step");
 }
 
 /* Makes the state: rounds the scale to the policy's format, and fills in missing counts. */
@@ -538,14 +405,6 @@ static gsc_status read_state(reading *r, gsc_notes *notes, gsc_error *err)
         gsc_note_add(notes, GSC_NOTE_MISSING, -1, "next_scale", s->next.scale,
                      "next_scale is not among the entries: it is %s, as the scale",
                      GSC_EXACT(s->next.scale));
-    for (int f = POLICY_FIELDS; f < generation; f++)
-        note_changed(r, (enum field)f, notes);
-    note_past_interval(r, notes);
-    if (!gsc_usable(s->factor.scale) || !gsc_usable(s->next.scale))
-        gsc_note_add(notes, GSC_NOTE_UNUSABLE, r->from[scale], "scale", s->factor.scale,
-                     "the scale is %s: no call multiplies by it; start a state with another",
-                     GSC_SHORT(s->factor.scale));
-    gsc_note_outside_limits(notes, p, s);
     return GSC_OK;
 }
 
@@ -559,12 +418,9 @@ static gsc_status read_all(reading *r, gsc_notes *notes, gsc_error *err)
     }
     GSC_TRY(read_rows(r, err));
     GSC_TRY(read_policy(r, err));
-    if (r->where == SAVED) {
+    if (r->where == SAVED)
         GSC_TRY(read_state(r, notes, err));
-        if (!(r->fixed == r->fixed))
-            note_missing_fields(r, notes);
-    }
-    note_entries(r, notes);
+    gsc_note_read(r, notes);
     return GSC_OK;
 }
 
@@ -601,24 +457,6 @@ static gsc_status import_alike(reading *r, const struct found *found, const gsc_
     return GSC_OK;
 }
 
-/* Notes the recognised format, its prefix, and other formats with the same keys. */
-static void note_format(const struct found *found, const char *prefix, gsc_notes *notes)
-{
-    const struct format *best = found->format[0];
-    char others[96] = "";
-    for (const struct format *f = gsc_formats; f->name; f++) {
-        const size_t end = strlen(others);
-        bool listed = (f->traits & BY_NAME) && f->rows == best->rows;
-        for (int i = 1; i < found->n; i++)
-            listed |= f == found->format[i];
-        if (listed && end < 72)
-            (void)snprintf(others + end, sizeof others - end, "%s%s",
-                           end ? ", " : "; same keys: ", f->name);
-    }
-    gsc_note_add(notes, GSC_NOTE_FORMAT, -1, best->name, NAN, "read as %s%s%s%s", best->name,
-                 *prefix ? " from " : "", *prefix ? GSC_QUOTED(prefix) : "", others);
-}
-
 gsc_status gsc_state_import(const char *format, const char *prefix, const gsc_entry *entries,
                             uint64_t entries_count, const gsc_policy *policy,
                             gsc_policy *out_policy, gsc_state *out_state, gsc_note *notes,
@@ -653,10 +491,10 @@ gsc_status gsc_state_import(const char *format, const char *prefix, const gsc_en
     GSC_TRY(
         gsc_struct_write(&r.s.policy, GSC_POLICY_SIZE, out_policy, false, 5, "out_policy", err));
     if (!f)
-        note_format(&found, prefix ? "" : r.prefix, &counted);
+        gsc_note_format(&found, prefix ? "" : r.prefix, &counted);
     gsc_notes_sort(&list, &counted);
     if (!f)
-        note_format(&found, prefix ? "" : r.prefix, &list);
+        gsc_note_format(&found, prefix ? "" : r.prefix, &list);
     (void)gsc_read_as(&r, found.format[0], policy, &list, NULL);
     gsc_tell(notes_count, list.n);
     *out_state = r.s.state;
@@ -710,7 +548,7 @@ gsc_status gsc_policy_import(const char *format, const char *prefix, const gsc_e
                      GSC_QUOTED(bf16));
     else {
         gsc_notes_sort(&list, &counted);
-        note_entries(&r, &list);
+        gsc_note_read(&r, &list);
     }
     gsc_tell(notes_count, list.n);
     return GSC_OK;
