@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
 /* Contexts, gsc_exec, memory, and which features this machine has. */
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -8,7 +8,6 @@
 #if defined(_WIN32)
 #include <malloc.h>
 #endif
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -2,7 +2,6 @@
 /* Runs the kernels of a plan on blocks, and judges blocks that have bad elements. */
 #include "block.h"
 
-#include <math.h>
 #include <string.h>
 
 static uint64_t magnitude_at(const void *data, uint32_t dtype, uint64_t i)
