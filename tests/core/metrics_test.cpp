@@ -213,6 +213,11 @@ TEST_CASE("each finding comes from the run that has the fault, with what to do",
     note = above.finding(GSC_NOTE_OUTSIDE_LIMITS);
     CHECK((std::string(note.field) == "max_scale" && note.value == 0x1p24));
     CHECK(std::string(below.finding(GSC_NOTE_OUTSIDE_LIMITS).field) == "min_scale");
+    Run mixed(torch.max_scale(0x1p20)); // only this step's scale, then only the next
+    mixed.step(1).state.factor = above.state.factor;
+    CHECK(mixed.finding(GSC_NOTE_OUTSIDE_LIMITS).value == 0x1p24);
+    std::swap(mixed.state.factor, mixed.state.next);
+    CHECK(mixed.finding(GSC_NOTE_OUTSIDE_LIMITS).value == 0x1p24);
 
     // A guard that never judges, one that lets nothing through.
     Run idle(preset_policy("guard")), shut(zeros.guard_norm(1));
