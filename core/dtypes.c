@@ -49,6 +49,19 @@ double gsc_clamp_limit(uint32_t dtype, double clamp)
     }
 }
 
+bool gsc_is_finite_as(uint32_t dtype, double value)
+{
+    switch (dtype) {
+#define CASE(name)                                                                                 \
+    case gsc_##name:                                                                               \
+        return GSC_MAGNITUDE(name, name##_from_double(value)) < name##_INF;
+        GSC_FOR_DTYPES(CASE)
+#undef CASE
+    default:
+        return false;
+    }
+}
+
 const char *gsc_dtype_name(uint32_t dtype)
 {
     return gsc_is_dtype(dtype) ? gsc_reals[dtype].name : NULL;

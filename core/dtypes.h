@@ -25,6 +25,9 @@ extern const struct gsc_encoding gsc_encodings[];
 /* Returns the largest value of a dtype of convert.h that is at most `clamp` > 0; it can be 0. */
 double gsc_clamp_limit(uint32_t dtype, double clamp);
 
+/* Returns true if the value is finite after it is rounded to a dtype of convert.h. */
+bool gsc_is_finite_as(uint32_t dtype, double value);
+
 static inline bool gsc_is_dtype(uint64_t dtype)
 {
     return dtype - 1 < sizeof gsc_reals / sizeof *gsc_reals - 1;

@@ -198,7 +198,7 @@ def arguments(manifest, function):
             yield arg.name, f"Context{none}"
         elif arg.type in dicts:
             yield arg.name, f"Mapping[str, Any]{none}"
-        elif arg.kind in ("struct", "pointer"):
+        elif arg.kind in ("struct", "pointer") or (arg.kind == "scalar" and arg.count):
             yield arg.name, f"Place{none}"
         elif arg.kind == "string" and arg.passing:
             yield arg.name, f"Sequence[str | None]{none}"
@@ -270,10 +270,10 @@ def field_table(manifest, item):
 
 
 def counted(function):
-    """Returns the lists of structs and names that share a count, by the count."""
+    """Returns the lists that share a count, by the count."""
     found = {}
     for arg in function.args:
-        if arg.count and arg.kind in ("struct", "string") and arg.type not in BY_HAND:
+        if arg.count and arg.kind in ("struct", "string", "scalar") and arg.type not in BY_HAND:
             found.setdefault(arg.count, []).append(arg)
     return found
 
@@ -281,11 +281,17 @@ def counted(function):
 def list_rows(function):
     """Yields the typemaps of lists. The last list before a count sets the count."""
     for count, (*others, last) in counted(function).items():
-        yield from (f"GSC_STRUCTS_BESIDE({arg.type}, {arg.name})" for arg in others)
-        if last.kind == "string":
-            yield f"GSC_NAMES({last.name}, {count})"
-        else:
-            yield f"GSC_STRUCTS{'_OUT' * (last.passing == 'out')}({last.type}, {last.name}, {count})"
+        for arg in others:
+            is_names = arg.kind == "string"
+            yield f"GSC_NAMES_BESIDE({arg.name})" if is_names else f"GSC_STRUCTS_BESIDE({arg.type}, {arg.name})"
+        yield f"GSC_STRUCTS{'_OUT' * (last.passing == 'out')}({last.type}, {last.name}, {count})"
+
+
+def length(arg, number):
+    """Returns the gsc_py_length of a list."""
+    if arg.kind == "string":
+        return f'{{"{arg.name}", strings{number}.list ? (int64_t)strings{number}.n : -1}}'
+    return f'{{"{arg.name}", gsc_py_length_of(&array{number}.place, sizeof({arg.type}))}}'
 
 
 def exception(manifest, function):
@@ -293,10 +299,10 @@ def exception(manifest, function):
     at = {arg.name: i for i, arg in enumerate(function.args, 1)}
     if "tensors" in at:
         return [f"GSC_ON_LISTS({function.name}, on1, lists{at['tensors']}, held{at['options']})"]
-    for count, (*others, last) in counted(function).items():
-        for arg in others:  # `last` are names
-            variables = f"array{at[arg.name]}, strings{at[last.name]}, arg{at[count]}"
-            return [f"GSC_SAME_COUNT({function.name}, {arg.type}, {variables})"]
+    for count, lists in counted(function).items():
+        if len(lists) > 1:
+            lengths = ", ".join(length(arg, at[arg.name]) for arg in lists)
+            return [f"GSC_SAME_COUNT({function.name}, arg{at[count]}, {lengths})"]
     blocks = function.blocks == "yes" and function.name != "gsc_memory_copy"  # which has its own %exception
     return [f"GSC_BLOCKS({function.name})"] if blocks else []
 
@@ -316,7 +322,7 @@ def swig_interface(manifest):
             continue
         saved = any(arg.kind == "bytes" for arg in function.args)
         for arg in function.args:
-            if arg.kind == "scalar" and arg.passing and not saved:
+            if arg.kind == "scalar" and arg.passing and not arg.count and not saved:
                 const = "const " if arg.passing == "in" else ""
                 kind = number_kind(arg.base)
                 if arg.passing == "out":
@@ -331,6 +337,10 @@ def swig_interface(manifest):
         text = "\\n".join(doc).replace('"', '\\"')
         lines.append(f'%feature("docstring") {name} "{text}";')
         lines += exception(manifest, function)
+        if any(arg.kind == "scalar" and arg.count for arg in function.args):
+            # SWIG's own call casts a list of numbers to what uint64_t is on other systems.
+            call = ", ".join(f"({arg.c})arg{number}" for number, arg in enumerate(function.args, 1))
+            lines.append(f'%feature("action") {name} "result = {name}({call});"')
     lines += [f"%ignore {name};" for name in manifest.structs]
     return "\n".join([*lines, "", '%include "gradscaler.h"', '%include "gradscaler_cuda.h"', ""])
 

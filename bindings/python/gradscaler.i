@@ -10,6 +10,7 @@ GSC_STRUCT(gsc_info, true)
 GSC_STRUCT(gsc_factor, false)
 GSC_STRUCT(gsc_report, false)
 GSC_STRUCT(gsc_state, false)
+GSC_STRUCT(gsc_evidence, false)
 GSC_STRUCT(gsc_reason, false)
 GSC_STRUCT(gsc_entry, false)
 GSC_STRUCT(gsc_note, false)
@@ -68,9 +69,11 @@ GSC_STRUCTS(gsc_report, reports, n)
 %feature("docstring") gsc_state_update "gsc_state_update(exec, policy, state, report, out)\n\nUpdates the state by one step of the policy. Call it once for each optimizer step, also for a\nskipped one, with a report on all gradients of the step. *out can be *state. Then read out->skip: if\nit is 1, leave the parameters alone. report.overflow only says if there was an overflow: outliers\nare found by this update. out->events says what happened:\n- Event.CLIPPED: multiply the gradients before the step, see gsc_factor_clip_outlier.\n- Event.STOPPED: end the training. A further update works as any other.\n- Event.STALE: the report was late or used twice, but it counted like any other.\n\nA report without a measurement that the policy needs is refused: set options.policy.";
 %feature("docstring") gsc_state_combine_decisions "gsc_state_combine_decisions(exec, state, other, out)\n\nCopies `state` to *out, with the decisions of `other` added: *out skips, clips or stops if either\nstate did in its last update. `other` is the state of another signal, such as the loss, with its own\npolicy. *out has the events SKIPPED, STOPPED, OUTLIER, CLIPPED and BAD_LOSS of both, and the smaller\nmultiplier. The scale, counts and samples come from `state`. *out can be either state. Combine\nseveral signals one after the other.";
 GSC_STRUCTS_BESIDE(gsc_report, per_tensor)
-GSC_NAMES(names, n)
-%feature("docstring") gsc_state_reason "gsc_state_reason(state, report, per_tensor, names, out)\n\nExplains the decision of the last update. `report` is the report of that update; the call does not\ncheck this. With `names`, the names of the n tensors in the model's order, the sentence about an\noverflow names the tensor that is nearest to the cause; a name that is too long for it is cut. If\nreports of ranks were merged, pass the names of the rank that has this tensor. Names are UTF-8, and\nnames[i] can be None. All memory is host memory.";
-GSC_SAME_COUNT(gsc_state_reason, gsc_report, array3, strings4, arg5)
+GSC_NAMES_BESIDE(names)
+GSC_STRUCTS(uint64_t, order, n)
+%feature("docstring") gsc_state_reason "gsc_state_reason(state, report, evidence, per_tensor, names, order, out)\n\nExplains the decision of the last update. `report` is the report of that update; the call does not\ncheck this. The cause of an overflow is the first of these: a parameter is not finite; the first\nloss; a later loss; the scale does not fit the dtype of the loss; else the backward pass made Inf or\nNaN, and the sentence names the tensor that is nearest to the cause.\n\nThe lists are about the same n tensors. `names` are UTF-8; names[i] can be None, and a name that is\ntoo long is cut. `order` has the indices of the tensors in the order in which the backward pass made\ntheir gradients: with `per_tensor`, the first bad one in it is nearest to the cause. Without an\norder, list the tensors in the model's order: the last bad one is nearest. If reports of ranks were\nmerged, pass the lists of the rank that has this tensor. All memory is host memory.";
+GSC_SAME_COUNT(gsc_state_reason, arg7, {"per_tensor", gsc_py_length_of(&array4.place, sizeof(gsc_report))}, {"names", strings5.list ? (int64_t)strings5.n : -1}, {"order", gsc_py_length_of(&array6.place, sizeof(uint64_t))})
+%feature("action") gsc_state_reason "result = gsc_state_reason((const gsc_state *)arg1, (const gsc_report *)arg2, (const gsc_evidence *)arg3, (const gsc_report *)arg4, (const char *const *)arg5, (const uint64_t *)arg6, (uint64_t)arg7, (gsc_reason *)arg8, (gsc_error *)arg9);"
 %feature("docstring") gsc_factor_clip_outlier "gsc_factor_clip_outlier(exec, factor, state, out)\n\nWrites a factor that unscales and clips the gradients of the last update in one pass. If the update\nhas Event.CLIPPED, *out is *factor with its inverse multiplied by state->guard_multiplier, else *out\nis *factor. Pass the factor that the gradients were scaled by: a copy of state->factor from before\nthe update. If the optimizer itself multiplies the gradients, pass it out->inverse_f32, which\nbecomes 0 if the inverse is too small for a float, and state->skip_f32 as found_inf. *out can be\n*factor.";
 %feature("docstring") gsc_state_save "gsc_state_save(policy, state)\n\nWrites policy and state, which are in host memory, as bytes with a version and a checksum. Bytes of\n1.0 or later can be read by every later version on every machine. *size becomes the number of bytes;\nwith bytes None and capacity 0, the call only sets *size.";
 %feature("docstring") gsc_state_load "gsc_state_load(bytes, policy, state)\n\nReads bytes that gsc_state_save wrote. Bytes of a candidate before 0.10 are refused with\nStatus.ERROR_VERSION. If the caller's gsc_policy is older and lacks fields, these must be 0 in the\nbytes.";
@@ -136,6 +139,7 @@ GSC_ON_LISTS(gsc_workspace_size, on1, lists2, held4)
 %ignore gsc_factor;
 %ignore gsc_report;
 %ignore gsc_state;
+%ignore gsc_evidence;
 %ignore gsc_reason;
 %ignore gsc_entry;
 %ignore gsc_note;

@@ -421,18 +421,34 @@ static void gsc_py_names_release(gsc_py_names *names)
     Py_CLEAR(names->list);
 }
 
-/* Sets the count that structs and names share; each can be None. */
-static bool gsc_py_same_count(const gsc_py_place *structs, size_t size, const gsc_py_names *names,
-                              uint64_t *count)
+/* The number of entries of a list; -1: None is in its place. */
+typedef struct gsc_py_length {
+    const char *name;
+    int64_t n;
+} gsc_py_length;
+
+static int64_t gsc_py_length_of(const gsc_py_place *place, size_t size)
 {
-    if (!structs->view.obj && !structs->memory)
-        return true;
-    *count = structs->size / size;
-    if (!names->list || names->n == *count)
-        return true;
-    PyErr_Format(PyExc_ValueError, "%llu structs and %llu names", (unsigned long long)*count,
-                 (unsigned long long)names->n);
-    return false;
+    return place->view.obj || place->memory ? (int64_t)(place->size / size) : -1;
+}
+
+/* Sets the count that lists share; 0 if all are None. */
+static bool gsc_py_same_count(const gsc_py_length *lists, size_t n, uint64_t *count)
+{
+    const gsc_py_length *first = NULL;
+    *count = 0;
+    for (const gsc_py_length *list = lists; list < lists + n; list++) {
+        if (list->n < 0)
+            continue;
+        if (first && list->n != first->n) {
+            PyErr_Format(PyExc_ValueError, "%s has %lld entries, and %s %lld", first->name,
+                         (long long)first->n, list->name, (long long)list->n);
+            return false;
+        }
+        first = list;
+        *count = (uint64_t)list->n;
+    }
+    return true;
 }
 
 /* ---- options ---- */

@@ -103,13 +103,12 @@
 %typemap(argout) const type *items ""
 %typemap(freearg) const type *items "gsc_py_structs_release(&array$argnum);"
 %enddef
-%define GSC_NAMES(items, count)
-%typemap(in) (const char *const *items, uint64_t count) (gsc_py_names strings = {.list = NULL}) {
+%define GSC_NAMES_BESIDE(items)
+%typemap(in) const char *const *items (gsc_py_names strings = {.list = NULL}) {
   if (!gsc_py_names_of($input, &strings, "$1_name")) SWIG_fail;
   $1 = strings.texts;
-  $2 = strings.n;
 }
-%typemap(freearg) (const char *const *items, uint64_t count) "gsc_py_names_release(&strings$argnum);"
+%typemap(freearg) const char *const *items "gsc_py_names_release(&strings$argnum);"
 %enddef
 
 /* A struct with pointers; fields is the table of its fields, init its initialiser. */
@@ -195,10 +194,11 @@ GSC_OUT(type, name, make)
   if (gsc_thread) PyEval_RestoreThread(gsc_thread);
 }
 %enddef
-/* A list of structs and a list of names share a count. */
-%define GSC_SAME_COUNT(function, type, array, names, count)
+/* Lists share a count; each is a gsc_py_length. */
+%define GSC_SAME_COUNT(function, count, ...)
 %exception function {
-  if (!gsc_py_same_count(&array.place, sizeof(type), &names, &count)) SWIG_fail;
+  const gsc_py_length lengths[] = {__VA_ARGS__};
+  if (!gsc_py_same_count(lengths, sizeof lengths / sizeof *lengths, &count)) SWIG_fail;
   $action
 }
 %enddef

@@ -247,6 +247,7 @@ static const wrong wrongs[] = {
     {"gsc_exec", "workspace", 0, 8},
     {"gsc_exec", "workspace_size", 0, 8},
     {"gsc_entry", "kind", 0, 77},
+    {"gsc_evidence", "loss_dtype", 0, 77},
     {0},
 };
 

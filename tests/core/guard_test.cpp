@@ -463,12 +463,13 @@ TEST_CASE("the reason of an update is said as data and as a sentence", "[guard]"
     for (const auto &row : rows) {
         gsc_reason r;
         std::memset(&r, 0xff, sizeof r);
-        REQUIRE(gsc_state_reason(&row.state, nullptr, nullptr, nullptr, 0, &r, nullptr) == GSC_OK);
+        REQUIRE(gsc_state_reason(&row.state, nullptr, nullptr, nullptr, nullptr, nullptr, 0, &r,
+                                 nullptr) == GSC_OK);
         CHECK_WORDING(std::string(r.message) == row.message);
         CHECK((r.outcome == row.outcome && r.cause == row.cause));
         CHECK((r.value == row.value && r.threshold == row.threshold));
         CHECK((r.multiplier == row.multiplier && r.in_a_row == row.in_a_row));
-        CHECK((r.tensor == -1 && r.rank == -1 && r.reserved[0] == 0 && r.reserved[9] == 0));
+        CHECK((r.tensor == -1 && r.rank == -1 && r.reserved[0] == 0 && r.reserved[4] == 0));
     }
 }
 

@@ -220,7 +220,8 @@ TEST_CASE("bad losses in a row end the training, a finite one ends the row", "[l
     const gsc_state s = after(p, {bad, bad, bad});
     CHECK(s.events == (skipped | bad_loss | stopped));
     gsc_reason reason;
-    REQUIRE(gsc_state_reason(&s, &bad, nullptr, nullptr, 0, &reason, nullptr) == GSC_OK);
+    REQUIRE(gsc_state_reason(&s, &bad, nullptr, nullptr, nullptr, nullptr, 0, &reason, nullptr) ==
+            GSC_OK);
     CHECK((reason.outcome == GSC_OUTCOME_STOPPED && reason.cause == GSC_CAUSE_BAD_LOSS));
 }
 
@@ -245,7 +246,8 @@ TEST_CASE("a held step leaves nothing to clip, and another state can hold it too
     REQUIRE(gsc_state_combine_decisions(nullptr, &clips, &held, &both, nullptr) == GSC_OK);
     CHECK(both.events == (skipped | bad_loss | GSC_EVENT_OUTLIER));
     gsc_reason reason;
-    REQUIRE(gsc_state_reason(&both, nullptr, nullptr, nullptr, 0, &reason, nullptr) == GSC_OK);
+    REQUIRE(gsc_state_reason(&both, nullptr, nullptr, nullptr, nullptr, nullptr, 0, &reason,
+                             nullptr) == GSC_OK);
     CHECK(reason.cause == GSC_CAUSE_BAD_LOSS);
     CHECK_WORDING(std::string(reason.message) ==
                   "skipped: the loss was not finite before it was scaled");

@@ -260,7 +260,8 @@ TEST_CASE("numbers have a point where the locale has a comma", "[sentences]")
         gsc_state_init(nullptr, &policy, &state, nullptr) == GSC_OK &&
         gsc_report_from_number(3.75, &report, nullptr) == GSC_OK &&
         gsc_state_update(nullptr, &policy, &state, &report, &state, nullptr) == GSC_OK &&
-        gsc_state_reason(&state, &report, nullptr, nullptr, 0, &reason, nullptr) == GSC_OK;
+        gsc_state_reason(&state, &report, nullptr, nullptr, nullptr, nullptr, 0, &reason,
+                         nullptr) == GSC_OK;
     std::setlocale(LC_NUMERIC, "C");
     std::filesystem::remove_all(folder);
     REQUIRE(set);

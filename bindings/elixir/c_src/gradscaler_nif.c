@@ -382,17 +382,21 @@ static ERL_NIF_TERM nif_state_reason(ErlNifEnv *env, int argc, const ERL_NIF_TER
     struct call call = {.env = env};
     const gsc_state *state = NULL;
     const gsc_report *report = NULL;
+    const gsc_evidence *evidence = NULL;
     const gsc_report *per_tensor = NULL;
     uint64_t n = NOT_COUNTED;
     const char *const *names = NULL;
+    const uint64_t *order = NULL;
     struct result out;
     if (!(state = get_values(&call, argv[0], 0, "state", sizeof *state, NULL)) ||
         !(is_nil(argv[1]) || (report = get_values(&call, argv[1], 1, "report", sizeof *report, NULL))) ||
-        !(is_nil(argv[2]) || (per_tensor = get_values(&call, argv[2], 2, "per_tensor", sizeof *per_tensor, &n))) ||
-        !(is_nil(argv[3]) || (names = get_names(&call, argv[3], 3, "names", &n))) ||
+        !(is_nil(argv[2]) || (evidence = get_values(&call, argv[2], 2, "evidence", sizeof *evidence, NULL))) ||
+        !(is_nil(argv[3]) || (per_tensor = get_values(&call, argv[3], 3, "per_tensor", sizeof *per_tensor, &n))) ||
+        !(is_nil(argv[4]) || (names = get_names(&call, argv[4], 4, "names", &n))) ||
+        !(is_nil(argv[5]) || (order = get_values(&call, argv[5], 5, "order", sizeof *order, &n))) ||
         !make_room(&call, sizeof(gsc_reason), &out) ||
-        gsc_state_reason(state, report, per_tensor, names, counted(n), out.data, &call.err) !=
-                         GSC_OK)
+        gsc_state_reason(state, report, evidence, per_tensor, names, order, counted(n), out.data,
+                         &call.err) != GSC_OK)
         return failed(&call);
     const ERL_NIF_TERM terms[] = {make_result(&call, &out)};
     return done(&call, terms, 1);
@@ -869,7 +873,7 @@ static ErlNifFunc functions[] = {
     {"state_init_from", 3, nif_state_init_from, 0},
     {"state_update", 4, nif_state_update, 0},
     {"state_combine_decisions", 3, nif_state_combine_decisions, 0},
-    {"state_reason", 4, nif_state_reason, 0},
+    {"state_reason", 6, nif_state_reason, 0},
     {"factor_clip_outlier", 3, nif_factor_clip_outlier, 0},
     {"state_save", 2, nif_state_save, 0},
     {"state_load", 1, nif_state_load, 0},

@@ -434,7 +434,7 @@ static bool refuse_candidate(struct call *call, int argument, const char *name)
     const gsc_state state = {.failed_backoffs = INT64_MAX, .bad_losses_in_a_row = INT64_MAX};
     gsc_reason reason;
     gsc_error why;
-    gsc_status status = gsc_state_reason(&state, NULL, NULL, NULL, 0, &reason, &why);
+    gsc_status status = gsc_state_reason(&state, NULL, NULL, NULL, NULL, NULL, 0, &reason, &why);
     return refuse(call, status, argument, -1, name, "%s", why.message + why.subject_length);
 }
 

@@ -618,7 +618,7 @@ defmodule GradScaler do
     names = Keyword.get_lazy(options, :names, fn -> names_of_bad(report) end)
     bytes = report && Report.encode(report)
     each = report && report.per_tensor
-    Reason.decode(Error.ok!(Native.state_reason(state, bytes, each, names)))
+    Reason.decode(Error.ok!(Native.state_reason(state, bytes, nil, each, names, nil)))
   end
 
   # Returns the names of all leaves if a leaf has Inf or NaN; else the sentence names none.

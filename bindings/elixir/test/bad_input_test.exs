@@ -133,7 +133,7 @@ defmodule GradScaler.BadInputTest do
     tensor = {1, <<0::32>>}
     none = {0, nil, 0.0, false, false, nil}
     unscale = &Native.unscale(nil, one(), &1, &2, &3)
-    reason = &Native.state_reason(torch().state, nil, &1, &2)
+    reason = &Native.state_reason(torch().state, nil, &1, &2, &3, &4)
     option = &unscale.([tensor], [1], put_elem(none, &1, &2))
     accumulate = &Native.unscale_accumulate(nil, one(), [tensor], &1, none)
     negative = Policy.encode(%Policy{min_scale: -1})
@@ -177,12 +177,16 @@ defmodule GradScaler.BadInputTest do
       {{-9, 5, -1, "options", "loss"}, option.(5, {99, ""})},
       {{-9, 5, -1, "options", "loss"}, option.(5, {8, <<0::64>>})},
       {{-10, 5, -1, "options", "loss"}, option.(5, {1, "abc"})},
-      {{-2, 2, -1, "per_tensor", ""}, reason.("short", nil)},
-      {{-8, 3, -1, "names", ""}, reason.(nil, "name")},
-      {{-8, 3, -1, "names", ""}, reason.(nil, ["name" | "name"])},
-      {{-8, 3, 1, "names", ""}, reason.(nil, [nil, :name])},
-      {{-8, 3, 0, "names", ""}, reason.(nil, ["a\0b"])},
-      {{-10, 3, -1, "names", ""}, reason.(<<>>, ["name"])},
+      {{-2, 2, -1, "evidence", ""}, reason.("short", nil, nil, nil)},
+      {{-2, 3, -1, "per_tensor", ""}, reason.(nil, "short", nil, nil)},
+      {{-8, 4, -1, "names", ""}, reason.(nil, nil, "name", nil)},
+      {{-8, 4, -1, "names", ""}, reason.(nil, nil, ["name" | "name"], nil)},
+      {{-8, 4, 1, "names", ""}, reason.(nil, nil, [nil, :name], nil)},
+      {{-8, 4, 0, "names", ""}, reason.(nil, nil, ["a\0b"], nil)},
+      {{-10, 4, -1, "names", ""}, reason.(nil, <<>>, ["name"], nil)},
+      {{-2, 5, -1, "order", ""}, reason.(nil, nil, nil, "short")},
+      {{-10, 5, -1, "order", ""}, reason.(nil, nil, ["name"], <<0::128>>)},
+      {{-8, 5, 0, "order", ""}, reason.(nil, nil, ["name"], <<1::little-64>>)},
       {{-8, 3, -1, "out", ""}, accumulate.(1)},
       {{-10, 3, -1, "out", ""}, accumulate.([])},
       {{-8, 3, 0, "out", ""}, accumulate.([1])},

@@ -103,7 +103,7 @@ defmodule GradScalerTest do
           <<front::binary, 1.0::little-float-64, 1.0::little-float-64, 0::size((size - 104) * 8)>>
 
         assert_raise ArgumentError, ~r/^state /, fn -> State.decode(older) end
-        assert {:error, %{status: status}} = Native.state_reason(older, nil, nil, nil)
+        assert {:error, %{status: status}} = Native.state_reason(older, nil, nil, nil, nil, nil)
         assert status == if(size == 384, do: -14, else: -2)
       end
 

@@ -120,8 +120,8 @@ def of_c(options=None, on=None, report=REPORT):
     return lambda _: c.gsc_measure(on, None, [ones(), ones()], options, report)
 
 
-def of_names(names, per_tensor=None):
-    return lambda s: c.gsc_state_reason(s.state, None, per_tensor, names, gradscaler._structs.Reason())
+def of_names(names, per_tensor=None, order=None):
+    return lambda s: c.gsc_state_reason(s.state, None, None, per_tensor, names, order, gradscaler._structs.Reason())
 
 
 MESSAGES = [
@@ -222,8 +222,11 @@ MESSAGES = [
     (of_names([None, b"a"]), "names[1] must be a text or None, not <class 'bytes'>"),
     (of_names(["a\0b"]), "names[0]: embedded null character"),
     (of_names(["\ud800"]), "'utf-8' codec can't encode character"),
-    (of_names(["a"], bytes(2 * SIZE)), "2 structs and 1 names"),
-    (of_names(["a"], b""), "0 structs and 1 names"),
+    (of_names(["a"], bytes(2 * SIZE)), "per_tensor has 2 entries, and names 1"),
+    (of_names(["a"], b""), "per_tensor has 0 entries, and names 1"),
+    (of_names(["a", "b"], None, bytes(8)), "names has 2 entries, and order 1"),
+    (of_names(None, None, bytes(15)), "order has 15 bytes, not a multiple of 8"),
+    (of_names(None, None, array("Q", [0, 1, 3])), "order[2] is 3: it must be below the number of tensors"),
     (of_names(None, bytes(SIZE - 1)), "per_tensor has 255 bytes, not a multiple of 256"),
     (of_c(report=(MEMORY, SIZE + 1)), "report has 255 bytes"),
     (of_c(report=(MEMORY, 600)), "report: the offset is 600"),

@@ -197,7 +197,9 @@ defmodule GradScaler.Constants do
       ceiling: 3,
       other_state: 4,
       failure: 5,
-      bad_loss: 6
+      bad_loss: 6,
+      parameter: 7,
+      loss_dtype: 8
     ]
   end
 
@@ -1049,13 +1051,78 @@ defmodule GradScaler.State do
   def encode(%__MODULE__{}), do: Fields.refuse_candidate("state")
 end
 
+defmodule GradScaler.Evidence do
+  @moduledoc false
+  alias GradScaler.Fields
+
+  defstruct bad_parameters: 0,
+            parameter_plus_1: 0,
+            scale: 0.0,
+            loss_dtype: 0,
+            losses: 0,
+            bad_loss: 0,
+            ranks: 0
+
+  @type t :: %__MODULE__{
+          bad_parameters: integer,
+          parameter_plus_1: integer,
+          scale: GradScaler.real(),
+          loss_dtype: integer,
+          losses: integer,
+          bad_loss: integer,
+          ranks: integer
+        }
+
+  @doc "The struct that a binary of the library holds."
+  @spec decode(binary) :: t
+  def decode(<<
+        bad_parameters::little-signed-64,
+        parameter_plus_1::little-signed-64,
+        scale::binary-size(8),
+        loss_dtype::little-unsigned-32,
+        losses::little-unsigned-32,
+        bad_loss::little-unsigned-32,
+        ranks::little-unsigned-32,
+        0::192
+      >>) do
+    %__MODULE__{
+      bad_parameters: bad_parameters,
+      parameter_plus_1: parameter_plus_1,
+      scale: Fields.real(scale),
+      loss_dtype: loss_dtype,
+      losses: losses,
+      bad_loss: bad_loss,
+      ranks: ranks
+    }
+  end
+
+  def decode(other) do
+    Fields.refuse("evidence", other, "64 bytes, the reserved ones 0")
+  end
+
+  @doc "The binary that the library reads; raises `ArgumentError` naming a field that cannot be."
+  @spec encode(t) :: binary
+  def encode(%__MODULE__{} = s) do
+    <<
+      Fields.s64(s.bad_parameters, "evidence.bad_parameters")::binary,
+      Fields.s64(s.parameter_plus_1, "evidence.parameter_plus_1")::binary,
+      Fields.f64(s.scale, "evidence.scale")::binary,
+      Fields.u32(s.loss_dtype, "evidence.loss_dtype")::binary,
+      Fields.u32(s.losses, "evidence.losses")::binary,
+      Fields.u32(s.bad_loss, "evidence.bad_loss")::binary,
+      Fields.u32(s.ranks, "evidence.ranks")::binary,
+      0::little-192
+    >>
+  end
+end
+
 defmodule GradScaler.Reason do
   @moduledoc """
   Why the last update took, clipped or skipped its step.
 
   * `outcome` - one of these: `:taken`, `:let_through`, `:clipped`, `:skipped`, `:stopped`
   * `cause` - one of these: `:none`, `:overflow`, `:outlier`, `:ceiling`, `:other_state`,
-    `:failure`, `:bad_loss`
+    `:failure`, `:bad_loss`, `:parameter`, `:loss_dtype`
   * `value` - with `:outlier`, the norm or number that was judged; 0: unknown
   * `threshold` - with `:outlier`, the threshold that `value` is above
   * `multiplier` - 1; below 1 if clipped, 0 if skipped
@@ -1063,10 +1130,13 @@ defmodule GradScaler.Reason do
   * `nan_count` - elements that are NaN; 0 also if unknown
   * `inf_count` - elements that are Inf; 0 also if unknown
   * `bad_tensors` - tensors with NaN or Inf; 0: none, or unknown
-  * `tensor` - index of the bad tensor that is nearest to the cause of an overflow, the last of
-    the list; nil: none, or unknown
-  * `rank` - rank of that tensor or, with `:bad_loss`, of the first bad loss; without both, rank
-    of the last report with an overflow; nil: unknown
+  * `tensor` - with `:parameter`, index of the first bad parameter; else index of the bad tensor
+    that is nearest to the cause, the first in `order` or else the last of the list; nil: none, or
+    unknown
+  * `tensor_before` - index of the tensor before that one in `order`, which is finite; -1: none,
+    or unknown
+  * `rank` - rank of the bad tensor or, with `:bad_loss`, of the first bad loss; without both,
+    rank of the last report with an overflow; nil: unknown
   * `message` - a sentence for a log, such as `skipped: 3 NaN in 'h.3.attn.weight' alone`; empty
     if the step is taken as it is
   """
@@ -1082,6 +1152,7 @@ defmodule GradScaler.Reason do
             inf_count: 0,
             bad_tensors: 0,
             tensor: nil,
+            tensor_before: 0,
             rank: nil,
             message: ""
 
@@ -1096,6 +1167,7 @@ defmodule GradScaler.Reason do
           inf_count: integer,
           bad_tensors: integer,
           tensor: integer | nil,
+          tensor_before: integer,
           rank: integer | nil,
           message: binary
         }
@@ -1113,9 +1185,10 @@ defmodule GradScaler.Reason do
         inf_count::little-signed-64,
         bad_tensors::little-signed-64,
         tensor::little-signed-64,
+        tensor_before::little-signed-64,
         rank::little-signed-64,
-        message::binary-size(320),
-        0::640
+        message::binary-size(512),
+        0::320
       >>) do
     %__MODULE__{
       outcome: Constants.name(:outcome, outcome),
@@ -1128,13 +1201,14 @@ defmodule GradScaler.Reason do
       inf_count: inf_count,
       bad_tensors: bad_tensors,
       tensor: if(tensor >= 0, do: tensor),
+      tensor_before: tensor_before,
       rank: if(rank >= 0, do: rank),
       message: Fields.string(message)
     }
   end
 
   def decode(other) do
-    Fields.refuse("reason", other, "480 bytes, the reserved ones 0")
+    Fields.refuse("reason", other, "640 bytes, the reserved ones 0")
   end
 
   @doc "The binary that the library reads; raises `ArgumentError` naming a field that cannot be."
@@ -1151,14 +1225,15 @@ defmodule GradScaler.Reason do
       Fields.s64(s.inf_count, "reason.inf_count")::binary,
       Fields.s64(s.bad_tensors, "reason.bad_tensors")::binary,
       Fields.s64(s.tensor || -1, "reason.tensor")::binary,
+      Fields.s64(s.tensor_before, "reason.tensor_before")::binary,
       Fields.s64(s.rank || -1, "reason.rank")::binary,
-      Fields.chars(s.message, 320, "reason.message")::binary,
-      0::little-640
+      Fields.chars(s.message, 512, "reason.message")::binary,
+      0::little-320
     >>
   end
 
   @doc "The bytes of the longest text that a field holds."
-  def longest(:message), do: 319
+  def longest(:message), do: 511
 end
 
 defmodule GradScaler.Entry do

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import array
 import ctypes
 import functools
 import math
@@ -414,14 +415,24 @@ def _restored(data: bytes, extra: Mapping[str, Any]) -> Report:
     return report
 
 
-def explained(state: _structs.State, report: Report | None = None) -> _structs.Reason:
-    """Returns why the update with this report decided as it did; the sentence names an array if the report knows it."""
+def explained(
+    state: _structs.State,
+    report: Report | None = None,
+    evidence: _structs.Evidence | None = None,
+    order: Iterable[int] | None = None,
+) -> _structs.Reason:
+    """Returns why the update with this report decided as it did; the sentence names an array if the report knows it.
+
+    order: the indices of the arrays, in the order in which the backward pass made their gradients
+    """
     reason, each, names = _structs.Reason(), None, None
+    if order is not None:
+        order = array.array("Q", order)
     if report is not None:
         names = None if isinstance(report.names, range) else [_text(name) for name in report.names]
         if isinstance(report._bad, tuple):
             each = report._bad[1]
-    c.gsc_state_reason(state, report, each, names or None, reason)
+    c.gsc_state_reason(state, report, evidence, each, names or None, order, reason)
     return reason
 
 

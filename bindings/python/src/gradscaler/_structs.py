@@ -236,12 +236,14 @@ class Cause(enum.IntEnum):
     """reason.cause: the reason for the decision."""
 
     NONE = 0  # nothing was wrong
-    OVERFLOW = 1  # Inf or NaN
+    OVERFLOW = 1  # Inf or NaN that the backward pass made
     OUTLIER = 2  # `value` is above `threshold`, or equal to it with INCLUSIVE
     CEILING = 3  # a growth would reach max_scale, and ceiling_rule stops
     OTHER_STATE = 4  # a combined state decided this
     FAILURE = 5  # the update failed; see state.status
-    BAD_LOSS = 6  # the loss was not finite before it was scaled
+    BAD_LOSS = 6  # a loss was not finite before it was scaled
+    PARAMETER = 7  # a parameter was not finite
+    LOSS_DTYPE = 8  # the scale is Inf in the dtype of the loss
 
 
 class EntryKind(enum.IntEnum):
@@ -633,6 +635,33 @@ class State(Struct):
         super().__setstate__(attributes, bytes(self.from_bytes(data)))
 
 
+class Evidence(Struct):
+    """What a caller knows about a step beside its report. 0 is unknown.
+
+    bad_parameters: tensors of the list whose parameter has NaN or Inf
+    parameter_plus_1: 1 + index of the first of them
+    scale: by which the losses of the step were multiplied
+    loss_dtype: dtype of the losses before they were scaled, Dtype.F32 ...
+    losses: losses of this rank that were scaled in the step, if it is known which of them were
+        finite
+    bad_loss: number, from 1, of the first of them that was not finite before it was scaled; 0: all
+        were finite, or `losses` is 0
+    ranks: ranks that share the gradients
+    reserved: 0
+    """
+
+    _fields_ = [
+        ("bad_parameters", c.c_int64),
+        ("parameter_plus_1", c.c_int64),
+        ("scale", c.c_double),
+        ("loss_dtype", c.c_uint32),
+        ("losses", c.c_uint32),
+        ("bad_loss", c.c_uint32),
+        ("ranks", c.c_uint32),
+        ("reserved", c.c_uint64 * 3),
+    ]
+
+
 class Reason(Struct):
     """Why the last update took, clipped or skipped its step.
 
@@ -645,9 +674,12 @@ class Reason(Struct):
     nan_count: elements that are NaN; 0 also if unknown
     inf_count: elements that are Inf; 0 also if unknown
     bad_tensors: tensors with NaN or Inf; 0: none, or unknown
-    tensor: index of the bad tensor that is nearest to the cause of an overflow, the last of the
-        list; -1: none, or unknown
-    rank: rank of that tensor or, with BAD_LOSS, of the first bad loss; without both, rank of the
+    tensor: with PARAMETER, index of the first bad parameter; else index of the bad tensor that is
+        nearest to the cause, the first in `order` or else the last of the list; -1: none, or
+        unknown
+    tensor_before: index of the tensor before that one in `order`, which is finite; -1: none, or
+        unknown
+    rank: rank of the bad tensor or, with BAD_LOSS, of the first bad loss; without both, rank of the
         last report with an overflow; -1: unknown
     message: a sentence for a log, such as "skipped: 3 NaN in \"h.3.attn.weight\" alone"; empty if
         the step is taken as it is
@@ -665,9 +697,10 @@ class Reason(Struct):
         ("inf_count", c.c_int64),
         ("bad_tensors", c.c_int64),
         ("tensor", c.c_int64),
+        ("tensor_before", c.c_int64),
         ("rank", c.c_int64),
-        ("message", c.c_char * 320),
-        ("reserved", c.c_uint64 * 10),
+        ("message", c.c_char * 512),
+        ("reserved", c.c_uint64 * 5),
     ]
     _takes_ = {"outcome": Outcome, "cause": Cause}
 

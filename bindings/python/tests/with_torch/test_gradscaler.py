@@ -354,7 +354,7 @@ REASONS = [
     ([{"c": [1.0, INF]}], '1 Inf in "c" alone'),
     ([{"a": [NAN]}, {"b": [1.0], "c": [INF]}], "1 NaN and 1 Inf in 2 of 3 tensors; the last, nearest to the cause, is"),
     ([{"c": [NAN]}, {"b": [1.0]}], '1 NaN in "c" alone'),
-    ([{"a": [NAN], "c": [INF]}], "1 NaN and 1 Inf in all 2 tensors: look at the loss and the last layer"),
+    ([{"a": [NAN], "c": [INF]}], "1 NaN and 1 Inf in all 2 tensors: look at the last layer"),
 ]
 
 

@@ -120,7 +120,7 @@ def test_the_reason_is_of_the_last_step_and_names_what_grew():
     make_step(scaler, optimizer)
     model.give(math.nan, scaler.get_scale())
     scaler.step(optimizer)
-    assert scaler.reason == 'skipped: 2 NaN in all 2 tensors: look at the loss and the last layer, "b"'
+    assert scaler.reason == 'skipped: 2 NaN in all 2 tensors: look at the last layer, "b", and the loss'
 
 
 @pytest.mark.parametrize(

@@ -1143,7 +1143,7 @@ newtype! {
 /// nothing was wrong
 pub const GSC_CAUSE_NONE: gsc_cause = gsc_cause(0);
 
-/// Inf or NaN
+/// Inf or NaN that the backward pass made
 pub const GSC_CAUSE_OVERFLOW: gsc_cause = gsc_cause(1);
 
 /// `value` is above `threshold`, or equal to it with INCLUSIVE
@@ -1158,8 +1158,54 @@ pub const GSC_CAUSE_OTHER_STATE: gsc_cause = gsc_cause(4);
 /// the update failed; see state.status
 pub const GSC_CAUSE_FAILURE: gsc_cause = gsc_cause(5);
 
-/// the loss was not finite before it was scaled
+/// a loss was not finite before it was scaled
 pub const GSC_CAUSE_BAD_LOSS: gsc_cause = gsc_cause(6);
+
+/// a parameter was not finite
+pub const GSC_CAUSE_PARAMETER: gsc_cause = gsc_cause(7);
+
+/// the scale is Inf in the dtype of the loss
+pub const GSC_CAUSE_LOSS_DTYPE: gsc_cause = gsc_cause(8);
+
+/// What a caller knows about a step beside its report. 0 is unknown.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct gsc_evidence {
+    /// tensors of the list whose parameter has NaN or Inf
+    pub bad_parameters: i64,
+    /// 1 + index of the first of them
+    pub parameter_plus_1: i64,
+    /// by which the losses of the step were multiplied
+    pub scale: f64,
+    /// dtype of the losses before they were scaled, GSC_F32 ...
+    pub loss_dtype: u32,
+    /// losses of this rank that were scaled in the step, if it is known which of them were finite
+    pub losses: u32,
+    /// number, from 1, of the first of them that was not finite before it was scaled; 0: all were
+    /// finite, or `losses` is 0
+    pub bad_loss: u32,
+    /// ranks that share the gradients
+    pub ranks: u32,
+    /// 0
+    pub reserved: [u64; 3],
+}
+
+layout! { gsc_evidence, 64,
+    bad_parameters 0,
+    parameter_plus_1 8,
+    scale 16,
+    loss_dtype 24,
+    losses 28,
+    bad_loss 32,
+    ranks 36,
+    reserved 40,
+}
+
+impl Default for gsc_evidence {
+    fn default() -> Self {
+        gsc_evidence::ZERO
+    }
+}
 
 /// Why the last update took, clipped or skipped its step.
 #[repr(C)]
@@ -1183,20 +1229,23 @@ pub struct gsc_reason {
     pub inf_count: i64,
     /// tensors with NaN or Inf; 0: none, or unknown
     pub bad_tensors: i64,
-    /// index of the bad tensor that is nearest to the cause of an overflow, the last of the list;
-    /// -1: none, or unknown
+    /// with PARAMETER, index of the first bad parameter; else index of the bad tensor that is
+    /// nearest to the cause, the first in `order` or else the last of the list; -1: none, or
+    /// unknown
     pub tensor: i64,
-    /// rank of that tensor or, with BAD_LOSS, of the first bad loss; without both, rank of the last
-    /// report with an overflow; -1: unknown
+    /// index of the tensor before that one in `order`, which is finite; -1: none, or unknown
+    pub tensor_before: i64,
+    /// rank of the bad tensor or, with BAD_LOSS, of the first bad loss; without both, rank of the
+    /// last report with an overflow; -1: unknown
     pub rank: i64,
     /// a sentence for a log, such as "skipped: 3 NaN in \"h.3.attn.weight\" alone"; empty if the
     /// step is taken as it is
-    pub message: [c_char; 320],
+    pub message: [c_char; 512],
     /// 0
-    pub reserved: [u64; 10],
+    pub reserved: [u64; 5],
 }
 
-layout! { gsc_reason, 480,
+layout! { gsc_reason, 640,
     outcome 0,
     cause 4,
     value 8,
@@ -1207,9 +1256,10 @@ layout! { gsc_reason, 480,
     inf_count 48,
     bad_tensors 56,
     tensor 64,
-    rank 72,
-    message 80,
-    reserved 400,
+    tensor_before 72,
+    rank 80,
+    message 88,
+    reserved 600,
 }
 
 impl Default for gsc_reason {
@@ -1951,22 +2001,34 @@ extern "C" {
     ) -> gsc_status;
 
     /// Explains the decision of the last update. `report` is the report of that update; the call
-    /// does not check this. With `names`, the names of the n tensors in the model's order, the
-    /// sentence about an overflow names the tensor that is nearest to the cause; a name that is too
-    /// long for it is cut. If reports of ranks were merged, pass the names of the rank that has
-    /// this tensor. Names are UTF-8, and names\[i\] can be NULL. All memory is host memory.
+    /// does not check this. The cause of an overflow is the first of these: a parameter is not
+    /// finite; the first loss; a later loss; the scale does not fit the dtype of the loss; else the
+    /// backward pass made Inf or NaN, and the sentence names the tensor that is nearest to the
+    /// cause.
+    ///
+    /// The lists are about the same n tensors. `names` are UTF-8; names\[i\] can be NULL, and a name
+    /// that is too long is cut. `order` has the indices of the tensors in the order in which the
+    /// backward pass made their gradients: with `per_tensor`, the first bad one in it is nearest to
+    /// the cause. Without an order, list the tensors in the model's order: the last bad one is
+    /// nearest. If reports of ranks were merged, pass the lists of the rank that has this tensor.
+    /// All memory is host memory.
     ///
     /// - `report`: NULL: the gradients and the loss are unknown
+    /// - `evidence`: NULL: nothing else is known
     /// - `per_tensor`: NULL: the number of bad tensors is unknown
     /// - `names`: NULL: the sentence has the index of the tensor
+    /// - `order`: NULL: the order of the backward pass is unknown
     /// - `n`: tensors of the list
     ///
-    /// Errors: GSC_ERROR_NULL, GSC_ERROR_STATE, GSC_ERROR_VERSION, GSC_ERROR_REPORT.
+    /// Errors: GSC_ERROR_NULL, GSC_ERROR_STATE, GSC_ERROR_VERSION, GSC_ERROR_REPORT,
+    /// GSC_ERROR_VALUE.
     pub fn gsc_state_reason(
         state: *const gsc_state,
         report: *const gsc_report,
+        evidence: *const gsc_evidence,
         per_tensor: *const gsc_report,
         names: *const *const c_char,
+        order: *const u64,
         n: u64,
         out: *mut gsc_reason,
         err: *mut gsc_error,

@@ -342,7 +342,7 @@ choice! {
     Cause: sys::gsc_cause(u32) {
         /// Nothing was wrong.
         NONE = sys::GSC_CAUSE_NONE;
-        /// Inf or NaN.
+        /// Inf or NaN that the backward pass made.
         OVERFLOW = sys::GSC_CAUSE_OVERFLOW;
         /// `value` is above `threshold`, or equal to it with INCLUSIVE.
         OUTLIER = sys::GSC_CAUSE_OUTLIER;
@@ -352,8 +352,12 @@ choice! {
         OTHER_STATE = sys::GSC_CAUSE_OTHER_STATE;
         /// The update failed; see state.status.
         FAILURE = sys::GSC_CAUSE_FAILURE;
-        /// The loss was not finite before it was scaled.
+        /// A loss was not finite before it was scaled.
         BAD_LOSS = sys::GSC_CAUSE_BAD_LOSS;
+        /// A parameter was not finite.
+        PARAMETER = sys::GSC_CAUSE_PARAMETER;
+        /// The scale is Inf in the dtype of the loss.
+        LOSS_DTYPE = sys::GSC_CAUSE_LOSS_DTYPE;
     }
 }
 

@@ -97,7 +97,7 @@ impl State {
         // SAFETY: a state, reports or NULL, n reports or NULL, n names or NULL, and a reason to write.
         check(|err| unsafe {
             let out = out.as_mut_ptr();
-            sys::gsc_state_reason(&self.0, report, each, pointers, n, out, err)
+            sys::gsc_state_reason(&self.0, report, ptr::null(), each, pointers, ptr::null(), n, out, err)
         })?;
         // SAFETY: the call succeeded, so it is written.
         let reason: sys::gsc_reason = unsafe { out.assume_init() };

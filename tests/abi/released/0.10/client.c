@@ -163,7 +163,7 @@ static void check_guard(void)
     }
     check("an outlier is skipped, and why",
           fine && state.skip && state.guard_mean == 4 && state.total_guard_skips == 1 &&
-              ok(gsc_state_reason(&state, NULL, NULL, NULL, 0, &reason, &err)) &&
+              ok(gsc_state_reason(&state, NULL, NULL, NULL, NULL, NULL, 0, &reason, &err)) &&
               reason.cause == GSC_CAUSE_OUTLIER && reason.value == 9 && reason.threshold == 8 &&
               reason.message[0] == 's');
 }

@@ -838,12 +838,28 @@ typedef uint32_t gsc_outcome;
 /* reason.cause: the reason for the decision. */
 typedef uint32_t gsc_cause;
 #define GSC_CAUSE_NONE        0u /* nothing was wrong */
-#define GSC_CAUSE_OVERFLOW    1u /* Inf or NaN */
+#define GSC_CAUSE_OVERFLOW    1u /* Inf or NaN that the backward pass made */
 #define GSC_CAUSE_OUTLIER     2u /* `value` is above `threshold`, or equal to it with INCLUSIVE */
 #define GSC_CAUSE_CEILING     3u /* a growth would reach max_scale, and ceiling_rule stops */
 #define GSC_CAUSE_OTHER_STATE 4u /* a combined state decided this */
 #define GSC_CAUSE_FAILURE     5u /* the update failed; see state.status */
-#define GSC_CAUSE_BAD_LOSS    6u /* the loss was not finite before it was scaled */
+#define GSC_CAUSE_BAD_LOSS    6u /* a loss was not finite before it was scaled */
+#define GSC_CAUSE_PARAMETER   7u /* a parameter was not finite */
+#define GSC_CAUSE_LOSS_DTYPE  8u /* the scale is Inf in the dtype of the loss */
+
+/* What a caller knows about a step beside its report. 0 is unknown. */
+typedef struct gsc_evidence {
+    int64_t bad_parameters;   /* tensors of the list whose parameter has NaN or Inf */
+    int64_t parameter_plus_1; /* 1 + index of the first of them */
+    double scale;             /* by which the losses of the step were multiplied */
+    uint32_t loss_dtype;      /* dtype of the losses before they were scaled, GSC_F32 ... */
+    uint32_t losses;          /* losses of this rank that were scaled in the step, if it is known
+                                 which of them were finite */
+    uint32_t bad_loss;        /* number, from 1, of the first of them that was not finite before
+                                 it was scaled; 0: all were finite, or `losses` is 0 */
+    uint32_t ranks;           /* ranks that share the gradients */
+    uint64_t reserved[3];     /* 0 */
+} gsc_evidence;
 
 /* Why the last update took, clipped or skipped its step. */
 typedef struct gsc_reason {
@@ -856,30 +872,41 @@ typedef struct gsc_reason {
     int64_t nan_count;     /* elements that are NaN; 0 also if unknown */
     int64_t inf_count;     /* elements that are Inf; 0 also if unknown */
     int64_t bad_tensors;   /* tensors with NaN or Inf; 0: none, or unknown */
-    int64_t tensor;        /* index of the bad tensor that is nearest to the cause of an
-                              overflow, the last of the list; -1: none, or unknown */
-    int64_t rank;          /* rank of that tensor or, with BAD_LOSS, of the first bad loss;
+    int64_t tensor;        /* with PARAMETER, index of the first bad parameter; else index of the
+                              bad tensor that is nearest to the cause, the first in `order` or
+                              else the last of the list; -1: none, or unknown */
+    int64_t tensor_before; /* index of the tensor before that one in `order`, which is finite;
+                              -1: none, or unknown */
+    int64_t rank;          /* rank of the bad tensor or, with BAD_LOSS, of the first bad loss;
                               without both, rank of the last report with an overflow; -1: unknown */
-    char message[320];     /* a sentence for a log, such as "skipped: 3 NaN in
+    char message[512];     /* a sentence for a log, such as "skipped: 3 NaN in
                               \"h.3.attn.weight\" alone"; empty if the step is taken as it is */
-    uint64_t reserved[10]; /* 0 */
+    uint64_t reserved[5];  /* 0 */
 } gsc_reason;
 
 /*
  * Explains the decision of the last update. `report` is the report of that update; the call does
- * not check this. With `names`, the names of the n tensors in the model's order, the sentence about
- * an overflow names the tensor that is nearest to the cause; a name that is too long for it is cut.
- * If reports of ranks were merged, pass the names of the rank that has this tensor. Names are
- * UTF-8, and names[i] can be NULL. All memory is host memory.
+ * not check this. The cause of an overflow is the first of these: a parameter is not finite; the
+ * first loss; a later loss; the scale does not fit the dtype of the loss; else the backward pass
+ * made Inf or NaN, and the sentence names the tensor that is nearest to the cause.
+ *
+ * The lists are about the same n tensors. `names` are UTF-8; names[i] can be NULL, and a name that
+ * is too long is cut. `order` has the indices of the tensors in the order in which the backward
+ * pass made their gradients: with `per_tensor`, the first bad one in it is nearest to the cause.
+ * Without an order, list the tensors in the model's order: the last bad one is nearest. If reports
+ * of ranks were merged, pass the lists of the rank that has this tensor. All memory is host memory.
  *
  *     report      NULL: the gradients and the loss are unknown
+ *     evidence    NULL: nothing else is known
  *     per_tensor  NULL: the number of bad tensors is unknown
  *     names       NULL: the sentence has the index of the tensor
+ *     order       NULL: the order of the backward pass is unknown
  *     n           tensors of the list
  */
 GSC_API gsc_status gsc_state_reason(const gsc_state *state, const gsc_report *report,
-                                    const gsc_report *per_tensor, const char *const *names,
-                                    uint64_t n, gsc_reason *out, gsc_error *err);
+                                    const gsc_evidence *evidence, const gsc_report *per_tensor,
+                                    const char *const *names, const uint64_t *order, uint64_t n,
+                                    gsc_reason *out, gsc_error *err);
 
 /*
  * Writes a factor that unscales and clips the gradients of the last update in one pass. If the

@@ -103,7 +103,7 @@ class Judge:
             return ""
         before, state = (memory.read() for memory in self.last)
         reason = Reason()
-        c.gsc_state_reason(state, None, None, None, reason)
+        c.gsc_state_reason(state, None, None, None, None, None, reason)
         if not state.events & OUTLIER:
             return reason.message.decode()
         steps = "1 step" if before.guard_count == 1 else f"{before.guard_count} steps"

@@ -108,7 +108,8 @@ class Observed:
         checks = [check for check in self._checks.by_optimizer.values() if self._named_report(check).overflow]
         known = [check.evidence(self._names.of(check.owners), _ranks.own()) for check in checks]
         state.status = next((report.status for report, _, _ in known if report.status), state.status)
-        c.gsc_state_reason(state, *_joined(known), reason)
+        report, each, names = _joined(known)
+        c.gsc_state_reason(state, report, None, each, names, None, reason)
         others = "" if known else "; the gradients are finite, so other code has written found_inf"
         return reason.message.decode() + others
 
