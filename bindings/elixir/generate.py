@@ -13,7 +13,7 @@ KEY_SIZE = "sizeof((gsc_entry *)0)->key"  # the longest text that a call takes
 # have pointers.
 FILLED = ("gsc_error", "gsc_exec", "gsc_tensor", "gsc_tensor_options", "gsc_cpu_options", "gsc_cuda_options")
 # Structs that are documented: those that users make, send or read in full.
-DOCUMENTED = ("gsc_policy", "gsc_report", "gsc_state", "gsc_reason")
+DOCUMENTED = ("gsc_policy", "gsc_report", "gsc_state", "gsc_evidence", "gsc_reason")
 # How many elements lie behind what an option points to.
 LENGTHS = {"per_tensor": "call->n", "histogram": "GSC_HISTOGRAM_LENGTH"}
 # Members of the Elixir struct beside the fields: what options asked for.
@@ -43,7 +43,7 @@ BOOLEANS = {
 # A field that structs of candidates before 0.10 lack.
 NEW_FIELD = {"gsc_policy": "bad_loss_rule", "gsc_report": "loss", "gsc_state": "bad_losses_in_a_row"}
 # Fields in which -1 stands for nil.
-OPTIONAL = {"gsc_reason": ("tensor", "rank")}
+OPTIONAL = {"gsc_reason": ("tensor", "tensor_before", "rank")}
 # Functions that also read `out`.
 SUMS = ("gsc_unscale_accumulate",)
 # Functions of device.h in place of functions over pointers: types of the arguments by name, and result.
@@ -507,7 +507,12 @@ def stub(name, args, signature):
     """A function that the library replaces."""
     args = ", ".join(f"_{arg}" for arg in args)
     line = f"  def {name}({args}), do: :erlang.nif_error(:nif_not_loaded)".replace("()", "")
-    return ["", broken(f"  @spec {name}{signature}", " :: ", " ::\n          "), broken(line, ", do:", ",\n    do:")]
+    spec = broken(f"  @spec {name}{signature}", " :: ", " ::\n          ")
+    if len(spec.split(" ::\n")[0]) > DOC_WIDTH:
+        passed, returned = signature.removeprefix("(").split(") :: ")
+        rows = passed.replace(", ", ",\n          ")
+        spec = f"  @spec {name}(\n          {rows}\n        ) ::\n          {returned}"
+    return ["", spec, broken(line, ", do:", ",\n    do:")]
 
 
 def stubs(manifest):

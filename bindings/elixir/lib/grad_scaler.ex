@@ -75,8 +75,8 @@ defmodule GradScaler do
   `overflow?/1` tells only about the gradients, which can be finite beside such a loss.
   """
 
-  alias GradScaler.{Binaries, Checkpoint, Constants, DeviceTensor, Error, Factor, Fields, Leaf}
-  alias GradScaler.{Native, Policy, Reason, Report, State, TensorOptions, Tree}
+  alias GradScaler.{Binaries, Checkpoint, Constants, DeviceTensor, Error, Evidence, Factor}
+  alias GradScaler.{Fields, Leaf, Native, Policy, Reason, Report, State, TensorOptions, Tree}
 
   @enforce_keys [:policy, :state]
   defstruct [:policy, :state, :device]
@@ -596,7 +596,22 @@ defmodule GradScaler do
       iex> scaler |> GradScaler.update(report) |> GradScaler.reason(report)
       "skipped: 1 NaN in \\"layers.1\\" alone"
 
-  Names are the paths in the tree. `:names` gives others: a list with a text, or nil, for each leaf.
+  Options:
+
+  * `:names` - a list with a text, or nil, for each leaf; without it, the names are the paths in the tree
+  * `:order` - the indices of the leaves, in the order in which the backward pass made their gradients; then the first
+    bad one in it is nearest to the cause
+  * `:evidence` - what else is known about the step: a keyword list of the fields of `GradScaler.Evidence`, with the
+    dtype by its name
+
+        iex> scaler = GradScaler.new()
+        iex> grads = %{embed: {:f32, <<0x7FC00000::little-32>>}, head: {:f32, <<0::32>>}}
+        iex> report = GradScaler.measure(grads, scaler)
+        iex> scaler = GradScaler.update(scaler, report)
+        iex> GradScaler.reason(scaler, report, order: [1, 0])
+        "skipped: 1 NaN in \\"embed\\" alone; \\"head\\", made just before, is finite"
+        iex> GradScaler.reason(scaler, report, evidence: [scale: 65536, loss_dtype: :f16])
+        "skipped: the scale, 65536, is above the largest float16, 65504: make the loss float32 before it is scaled"
   """
   @spec reason(t, Report.t() | nil, keyword) :: binary | nil
   def reason(%__MODULE__{} = scaler, report \\ nil, options \\ []),
@@ -614,11 +629,19 @@ defmodule GradScaler do
   """
   @spec decision(t, Report.t() | nil, keyword) :: Reason.t()
   def decision(%__MODULE__{state: state}, report \\ nil, options \\ []) do
-    options = Keyword.validate!(options, [:names])
+    options = Keyword.validate!(options, [:names, order: nil, evidence: []])
     names = Keyword.get_lazy(options, :names, fn -> names_of_bad(report) end)
+    order = options[:order] && for(i <- options[:order], into: <<>>, do: Fields.u64(i, "order"))
     bytes = report && Report.encode(report)
     each = report && report.per_tensor
-    Reason.decode(Error.ok!(Native.state_reason(state, bytes, nil, each, names, nil)))
+    evidence = evidence(options[:evidence])
+    Reason.decode(Error.ok!(Native.state_reason(state, bytes, evidence, each, names, order)))
+  end
+
+  defp evidence(known) do
+    known = Keyword.validate!(known, Map.keys(Map.from_struct(%Evidence{})))
+    number = &Constants.number(:dtype, &1, "evidence.loss_dtype")
+    Evidence.encode(struct!(Evidence, Keyword.update(known, :loss_dtype, 0, number)))
   end
 
   # Returns the names of all leaves if a leaf has Inf or NaN; else the sentence names none.

@@ -436,6 +436,27 @@ defmodule GradScalerTest do
       assert GradScaler.last_overflow(%Report{}) == nil
     end
 
+    test "asks for the cause by the evidence, and finds the first bad gradient of an order" do
+      {report, updated} = skipped()
+
+      known = [
+        {[], :overflow, 1, 0},
+        {[scale: 65_536, loss_dtype: :f16], :loss_dtype, 1, 0},
+        {[losses: 2, bad_loss: 2, scale: 65_536, loss_dtype: :f16], :bad_loss, 1, 0},
+        {[bad_parameters: 1, parameter_plus_1: 4, losses: 2, bad_loss: 2], :parameter, 3, nil}
+      ]
+
+      for {evidence, cause, tensor, before} <- known do
+        options = [order: [3, 0, 1, 2], evidence: evidence]
+        decision = GradScaler.decision(updated, report, options)
+        found = {decision.cause, decision.tensor, decision.tensor_before}
+        assert found == {cause, tensor, before}
+      end
+
+      ordered = GradScaler.reason(updated, report, order: [3, 0, 1, 2])
+      assert wording(ordered) =~ wording(~s("layers.0", made just before, is finite))
+    end
+
     test "names the rank, and of merged reports the gradient of the last" do
       scaler = GradScaler.new("torch")
 

@@ -116,7 +116,14 @@ defmodule GradScaler.Native do
   @spec state_combine_decisions(device | nil, binary, binary) :: {:ok, binary} | error
   def state_combine_decisions(_exec, _state, _other), do: :erlang.nif_error(:nif_not_loaded)
 
-  @spec state_reason(binary, binary | nil, binary | nil, binary | nil, [binary | nil] | nil, binary | nil) ::
+  @spec state_reason(
+          binary,
+          binary | nil,
+          binary | nil,
+          binary | nil,
+          [binary | nil] | nil,
+          binary | nil
+        ) ::
           {:ok, binary} | error
   def state_reason(_state, _report, _evidence, _per_tensor, _names, _order),
     do: :erlang.nif_error(:nif_not_loaded)

@@ -1052,7 +1052,19 @@ defmodule GradScaler.State do
 end
 
 defmodule GradScaler.Evidence do
-  @moduledoc false
+  @moduledoc """
+  What a caller knows about a step beside its report. 0 is unknown.
+
+  * `bad_parameters` - tensors of the list whose parameter has NaN or Inf
+  * `parameter_plus_1` - 1 + index of the first of them
+  * `scale` - by which the losses of the step were multiplied
+  * `loss_dtype` - dtype of the losses before they were scaled, `:f32` ...
+  * `losses` - losses of this rank that were scaled in the step, if it is known which of them were
+    finite
+  * `bad_loss` - number, from 1, of the first of them that was not finite before it was scaled; 0:
+    all were finite, or `losses` is 0
+  * `ranks` - ranks that share the gradients
+  """
   alias GradScaler.Fields
 
   defstruct bad_parameters: 0,
@@ -1133,7 +1145,7 @@ defmodule GradScaler.Reason do
   * `tensor` - with `:parameter`, index of the first bad parameter; else index of the bad tensor
     that is nearest to the cause, the first in `order` or else the last of the list; nil: none, or
     unknown
-  * `tensor_before` - index of the tensor before that one in `order`, which is finite; -1: none,
+  * `tensor_before` - index of the tensor before that one in `order`, which is finite; nil: none,
     or unknown
   * `rank` - rank of the bad tensor or, with `:bad_loss`, of the first bad loss; without both,
     rank of the last report with an overflow; nil: unknown
@@ -1152,7 +1164,7 @@ defmodule GradScaler.Reason do
             inf_count: 0,
             bad_tensors: 0,
             tensor: nil,
-            tensor_before: 0,
+            tensor_before: nil,
             rank: nil,
             message: ""
 
@@ -1167,7 +1179,7 @@ defmodule GradScaler.Reason do
           inf_count: integer,
           bad_tensors: integer,
           tensor: integer | nil,
-          tensor_before: integer,
+          tensor_before: integer | nil,
           rank: integer | nil,
           message: binary
         }
@@ -1201,7 +1213,7 @@ defmodule GradScaler.Reason do
       inf_count: inf_count,
       bad_tensors: bad_tensors,
       tensor: if(tensor >= 0, do: tensor),
-      tensor_before: tensor_before,
+      tensor_before: if(tensor_before >= 0, do: tensor_before),
       rank: if(rank >= 0, do: rank),
       message: Fields.string(message)
     }
@@ -1225,7 +1237,7 @@ defmodule GradScaler.Reason do
       Fields.s64(s.inf_count, "reason.inf_count")::binary,
       Fields.s64(s.bad_tensors, "reason.bad_tensors")::binary,
       Fields.s64(s.tensor || -1, "reason.tensor")::binary,
-      Fields.s64(s.tensor_before, "reason.tensor_before")::binary,
+      Fields.s64(s.tensor_before || -1, "reason.tensor_before")::binary,
       Fields.s64(s.rank || -1, "reason.rank")::binary,
       Fields.chars(s.message, 512, "reason.message")::binary,
       0::little-320

@@ -7,7 +7,7 @@
 //! DeepSpeed and others ([`presets`]), bit-exact, in one pass over lists of slices:
 //!
 //! ```
-//! use gradscaler::{Options, Policy, Scaler, Tensor, TensorMut, Want, F16};
+//! use gradscaler::{Evidence, Options, Policy, Scaler, Tensor, TensorMut, Want, F16};
 //!
 //! let policy = Policy::preset("recommended")?.growth_interval(1000).build()?;
 //! let mut scaler = Scaler::new(policy)?;
@@ -23,7 +23,7 @@
 //! scaler.update(&report)?;
 //! if !scaler.state().skip() {
 //!     println!("norm {:?}", report.norm()); // the optimizer's step, with `grads`
-//! } else if let Some(reason) = scaler.state().reason(Some(&report), &[], &["weight", "bias"])? {
+//! } else if let Some(reason) = scaler.state().reason(Evidence::of(&report).names(&["weight", "bias"]))? {
 //!     eprintln!("{reason}");
 //! }
 //! # Ok::<(), gradscaler::Error>(())
@@ -32,7 +32,7 @@
 //! - [`Options`] add to a call: the loss, a clamp, a histogram, a report of every tensor.
 //! - A [`Factor`] is the scale of one loss, for gradients that are unscaled after a later update.
 //! - A [`Report`] has the overflow and the measurements of gradients.
-//! - An [`Event`] says what an update did, a [`Reason`] why it skipped a step.
+//! - An [`Event`] says what an update did, a [`Reason`] why it skipped a step, by the [`Evidence`].
 //!
 //! `examples/digits.rs` is a whole training loop.
 //!
@@ -80,7 +80,7 @@ pub use memory::{Host, Memory};
 pub use metrics::{metric_names, Diagnosis};
 pub use options::{Histogram, Options};
 pub use policy::{presets, Policy, PolicyBuilder};
-pub use reason::Reason;
+pub use reason::{Evidence, Reason};
 pub use report::Report;
 pub use scaler::{Counts, Scaler, State};
 pub use tensor::{Bf16, Cb16, Element, Tensor, TensorMut, F16, F8E4M3FN, F8E5M2};

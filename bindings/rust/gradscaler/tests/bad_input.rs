@@ -5,8 +5,8 @@
 mod common;
 
 use gradscaler::{
-    BadLoss, Counts, Factor, Growth, MergeKind, Options, Policy, PolicyBuilder, Report, Scaler,
-    Tensor, TensorMut, Threads, Value, Want,
+    BadLoss, Counts, Evidence, Factor, Growth, MergeKind, Options, Policy, PolicyBuilder, Report,
+    Scaler, Tensor, TensorMut, Threads, Value, Want,
 };
 
 #[test]
@@ -43,10 +43,13 @@ fn every_refusal_names_its_place_in_the_words_of_this_crate() {
         one.unscale(&mut [], unknown) => VALUE "options.want";
         one.measure(&[], by_complex()) => DTYPE "options.loss";
         one.unscale(&mut [], by_complex()) => DTYPE "options.loss";
-        state.reason(None, &[flag; 2], &["weight"]) => COUNT "names";
-        state.reason(None, &[], &["weight", "bi\0as"]) => VALUE "names[1]";
-        state.reason(Some(&Report::default()), &[], &[]) => REPORT "report.kind";
-        state.reason(None, &[flag, Report::default()], &[]) => REPORT "per_tensor[1].kind";
+        state.reason(Evidence::default().per_tensor(&[flag; 2]).names(&["weight"])) => COUNT "names";
+        state.reason(Evidence::default().names(&["weight"]).order(&[0, 0])) => COUNT "order";
+        state.reason(Evidence::default().order(&[0, 2])) => VALUE "order[1]";
+        state.reason(Evidence::default().names(&["weight", "bi\0as"])) => VALUE "names[1]";
+        state.reason(Evidence::default().losses(1, Some(1))) => VALUE "evidence.bad_loss";
+        state.reason(&Report::default()) => REPORT "report.kind";
+        state.reason(Evidence::default().per_tensor(&[flag, Report::default()])) => REPORT "per_tensor[1].kind";
         Threads::new(0) => VALUE "options.threads";
         flag.with_norm(3.0).clip_factor(0.0) => VALUE "max_norm";
         Report::merge(&[flag], MergeKind::from_raw(9), None) => VALUE "kind";

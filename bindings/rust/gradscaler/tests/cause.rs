@@ -4,9 +4,9 @@
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use gradscaler::{
-    metric_names, BadLoss, Bf16, Cause, Cb16, Element, Event, Factor, Loss, MergeKind, NoteKind,
-    Options, Outcome, Policy, Report, Result, Scaler, Tensor, TensorMut, Trait, Value, Want, F16,
-    F8E4M3FN, F8E5M2,
+    metric_names, BadLoss, Bf16, Cause, Cb16, Dtype, Element, Event, Evidence, Factor, Loss,
+    MergeKind, NoteKind, Options, Outcome, Policy, Report, Result, Scaler, Tensor, TensorMut,
+    Trait, Value, Want, F16, F8E4M3FN, F8E5M2,
 };
 
 fn recommended() -> Scaler {
@@ -41,7 +41,7 @@ fn bad_losses_hold_the_scale_until_they_stop_and_the_reason_says_so() -> Result<
         assert!(metrics.contains(&bad) && metrics.contains(&total));
     }
     let state = scaler.state();
-    let reason = state.reason(None, &[], &[])?.unwrap();
+    let reason = state.reason(None)?.unwrap();
     let cause = (reason.outcome, reason.cause, reason.in_a_row);
     assert_eq!(cause, (Outcome::STOPPED, Cause::BAD_LOSS, 10));
     assert_eq!(state.counts().bad_losses_in_a_row, 10);
@@ -62,7 +62,7 @@ fn the_policy_says_what_a_bad_loss_means() -> Result<()> {
     let mut torch = Scaler::preset("torch")?;
     let (report, events) = step(&mut torch, f32::NAN, f32::NAN)?;
     assert_eq!(events, Event::SKIPPED | Event::BACKED_OFF);
-    let reason = torch.state().reason(Some(&report), &[], &[])?.unwrap();
+    let reason = torch.state().reason(&report)?.unwrap();
     assert_eq!((reason.cause, reason.nan_count), (Cause::BAD_LOSS, 1));
     let (report, events) = step(&mut torch, 1.0, f32::NAN)?;
     assert_eq!((report.found_inf(), events), (0.0, Event::NONE));
@@ -120,8 +120,8 @@ fn a_reason_names_the_tensor_that_is_nearest_to_the_cause() -> Result<()> {
     );
     assert!(reports.iter().all(|report| report.loss() == Loss::UNKNOWN));
     let reason = |report, reports: &[Report], names: &[&str]| {
-        let reason = scaler.state().reason(report, reports, names);
-        reason.map(Option::unwrap)
+        let evidence = Evidence::from(report).per_tensor(reports).names(names);
+        scaler.state().reason(evidence).map(Option::unwrap)
     };
     let found = reason(Some(&report), &reports, &NAMES)?;
     let counts = (found.nan_count, found.inf_count, found.bad_tensors);
@@ -155,7 +155,29 @@ fn a_reason_names_the_tensor_that_is_nearest_to_the_cause() -> Result<()> {
     assert_eq!((found.tensor, found.rank), (Some(1), Some(1)));
     // A good step has no reason.
     scaler.update(&Report::of(false))?;
-    assert_eq!(scaler.state().reason(None, &[], &[])?, None);
+    assert_eq!(scaler.state().reason(None)?, None);
+    Ok(())
+}
+
+#[test]
+fn evidence_decides_the_cause() -> Result<()> {
+    let (scaler, report, reports) = after_an_overflow()?;
+    let known = Evidence::of(&report).per_tensor(&reports).names(&NAMES);
+    let ordered = known.clone().order(&[2, 0, 1]);
+    let float16 = ordered.clone().scaled_by(65536.0, Dtype::F16);
+    let later = float16.clone().losses(2, Some(1));
+    let parameter = later.clone().bad_parameters(1, Some(2));
+    for (evidence, cause, tensor, before) in [
+        (known.losses(1, None).ranks(2), Cause::OVERFLOW, 1, None),
+        (ordered, Cause::OVERFLOW, 0, Some(2)),
+        (float16, Cause::LOSS_DTYPE, 0, Some(2)),
+        (later, Cause::BAD_LOSS, 0, Some(2)),
+        (parameter, Cause::PARAMETER, 2, None),
+    ] {
+        let found = scaler.state().reason(evidence)?.unwrap();
+        assert_eq!((found.cause, found.tensor), (cause, Some(tensor)));
+        assert_eq!(found.tensor_before, before);
+    }
     Ok(())
 }
 
@@ -185,7 +207,8 @@ fn wording_of_reasons() -> Result<()> {
         (None, &reports, &NAMES, "\"attention\""),
         (Some(&merged), &[], &NAMES, "\"attention\" on rank 1"),
     ] {
-        let reason = scaler.state().reason(report, reports, names)?.unwrap();
+        let evidence = Evidence::from(report).per_tensor(reports).names(names);
+        let reason = scaler.state().reason(evidence)?.unwrap();
         let text = reason.to_string();
         assert!(text.starts_with("skipped: 2 NaN and 1 Inf"), "{text}");
         assert!(
@@ -193,7 +216,11 @@ fn wording_of_reasons() -> Result<()> {
             "{text}"
         );
     }
-    let reason = |scaler: &Scaler| scaler.state().reason(None, &[], &NAMES);
+    let ordered = Evidence::from(&report).per_tensor(&reports).names(&NAMES);
+    let reason = scaler.state().reason(ordered.order(&[2, 1, 0]))?.unwrap();
+    let words = "made \"attention\" bad first; \"head\", made just before, is finite";
+    assert!(reason.message.ends_with(words), "{reason}");
+    let reason = |scaler: &Scaler| scaler.state().reason(Evidence::default().names(&NAMES));
     assert_eq!(reason(&scaler)?.unwrap().message, "skipped: overflow");
     for _ in 0..10 {
         let (_, _) = step(&mut scaler, 1.0, f32::NAN)?;

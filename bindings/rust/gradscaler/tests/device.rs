@@ -164,7 +164,7 @@ fn a_guard_skips_and_clips_there() -> Result<()> {
             scaler.unscale_guarded_into(&[grad.tensor()], out, Want::NONE)?;
             scaler.unscale_guarded(&mut [grad.tensor_mut()], Want::NONE)?;
             let state = scaler.state().value()?;
-            let found = state.reason(None, &[], &[])?;
+            let found = state.reason(None)?;
             let found = found.map(|it| (it.outcome, it.cause, it.value, it.threshold));
             assert_eq!(found, reason);
             assert_eq!(state.skip(), unscaled.is_none());

@@ -149,7 +149,7 @@ fn a_state_tells_which_scale_is_next_whether_to_skip_and_why() {
         assert_eq!(state.next_factor().loss_scale(), 32768.0);
         assert_eq!((state.skip(), state.skip_f32()), (skip == 1, skip as f32));
         assert_eq!(state.multiplier(), f64::from(1 - skip));
-        let found = state.reason(None, &[], &[]).unwrap();
+        let found = state.reason(None).unwrap();
         let found = found.map(|it| (it.cause, it.value, it.threshold, it.in_a_row));
         assert_eq!(found, reason);
     }

@@ -5,7 +5,7 @@
 use burn::module::{Module, Param};
 use burn::optim::{GradientsParams, ModuleOptimizer, SgdConfig};
 use burn::tensor::{DType, Device, Tensor};
-use gradscaler::{Event, Factor, Loss, Scaler, Want};
+use gradscaler::{Event, Evidence, Factor, Loss, Scaler, Want};
 use gradscaler_burn::{backward, parameters, unscale};
 
 #[derive(Module, Debug)]
@@ -84,12 +84,11 @@ fn a_report_names_the_parameter_that_overflowed() {
     assert_eq!((names[index].as_str(), element), ("layers.1.bias", 0));
     assert_eq!(report.last_tensor(), Some(index));
 
-    let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let mut scaler = Scaler::preset("torch").unwrap();
     scaler.update(&report).unwrap();
     let reason = scaler
         .state()
-        .reason(Some(&report), &[], &names)
+        .reason(Evidence::of(&report).names(&names))
         .unwrap()
         .unwrap();
     assert!(reason.message.contains("\"layers.1.bias\""), "{reason}");

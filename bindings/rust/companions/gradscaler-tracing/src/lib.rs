@@ -23,7 +23,7 @@
 use std::iter::once;
 use std::sync::OnceLock;
 
-use gradscaler::{metric_names, Event, Report, Result, Scaler, Value};
+use gradscaler::{metric_names, Event, Evidence, Report, Result, Scaler, Value};
 use tracing::field::{display, Field, FieldSet};
 use tracing::level_filters::{LevelFilter, STATIC_MAX_LEVEL};
 use tracing::metadata::Kind;
@@ -32,7 +32,7 @@ use tracing::{callsite, dispatcher, Level, Metadata};
 
 /// Emits one event with the target `gradscaler` for the step that the last update judged: call it after
 /// [`Scaler::update`] with the report of that update. `per_tensor` and `names` are as
-/// [`State::reason`](gradscaler::State::reason) takes them, and can be empty.
+/// [`Evidence`] takes them, and can be empty.
 ///
 /// The level is `WARN` if the step is skipped, else `DEBUG`. The message is the reason of the update: why
 /// it skipped or clipped the step, or let an outlier through; without a reason it is `step`. The fields
@@ -62,7 +62,8 @@ pub fn log_step(
         return Ok(());
     }
     let metrics: Vec<_> = scaler.metrics(Some(report))?.collect();
-    let reason = scaler.state().reason(Some(report), per_tensor, names)?;
+    let evidence = Evidence::of(report).per_tensor(per_tensor).names(names);
+    let reason = scaler.state().reason(evidence)?;
     let message = reason.as_ref().map_or("step", |reason| &reason.message);
     emit(metadata, message, &metrics);
     Ok(())
