@@ -16,6 +16,8 @@ from support import F32, array_that_calls, contents, folded, scaler_of, used_sca
 import gradscaler
 from gradscaler import Arrays, Event, Guard, LimitRule, Policy, Report, Scaler, Want
 from gradscaler import _gradscaler as c
+from gradscaler._report import explained
+from gradscaler._structs import Cause, Dtype, Evidence
 
 F16, F64 = np.float16, np.float64
 E4M3, E5M2, CB16 = float8_e4m3fn, float8_e5m2, gradscaler.cb16
@@ -455,6 +457,23 @@ def test_a_reason_names_the_array_that_is_nearest_to_the_cause():
     assert folded(scaler.reason).startswith(folded(start)) and folded(scaler.reason).endswith(folded(end))
     scaler.update(False)
     assert scaler.reason == ""
+
+
+def test_evidence_decides_the_cause_and_an_order_finds_the_first_bad_array():
+    scaler = Scaler("torch")
+    report = scaler.unscale(with_bad(1, 3))
+    scaler.update(report)
+    order, float16 = [4, 3, 2, 1, 0], {"scale": 65536, "loss_dtype": Dtype.F16}
+    for evidence, cause, tensor, before in (
+        ({}, Cause.OVERFLOW, 3, 4),
+        (float16, Cause.LOSS_DTYPE, 3, 4),
+        (float16 | {"losses": 2, "bad_loss": 2}, Cause.BAD_LOSS, 3, 4),
+        (float16 | {"losses": 2, "bad_loss": 2, "bad_parameters": 1, "parameter_plus_1": 3}, Cause.PARAMETER, 2, -1),
+    ):
+        reason = explained(scaler.state, report, Evidence(**evidence), order)
+        assert (reason.cause, reason.tensor, reason.tensor_before) == (cause, tensor, before)
+    end = 'made "layer3" bad first; "layer4", made just before, is finite'
+    assert folded(explained(scaler.state, report, order=order).message.decode()).endswith(folded(end))
 
 
 def test_a_reason_is_of_the_last_update_and_keeps_no_gradients():
