@@ -241,10 +241,19 @@ static void append_elements(struct sentence *s, const gsc_reason *r)
         append(s, "%lld Inf", (long long)r->inf_count);
 }
 
-/* Returns true if it is known that no loss of this rank was bad. */
+/* Returns true if this rank's losses are known: a bad one would be the cause. */
 static bool is_loss_finite(const struct facts *f)
 {
-    return f->evidence.losses > 0 && !is_loss_bad(f);
+    return f->evidence.losses > 0;
+}
+
+/* Appends how many tensors are bad, before the name of one. */
+static void append_share(struct sentence *s, const struct facts *f, const gsc_reason *r)
+{
+    if (r->bad_tensors > 1)
+        append(s, " in %lld of %llu tensors", (long long)r->bad_tensors, (unsigned long long)f->n);
+    else if (r->bad_tensors == 1)
+        append(s, " in ");
 }
 
 /* Every gradient is bad: the last layer did it, or a loss that nobody judged. */
@@ -264,6 +273,7 @@ static void append_all_tensors(struct sentence *s, const struct facts *f, const 
 
 static void append_first_tensor(struct sentence *s, const struct facts *f, const gsc_reason *r)
 {
+    append_share(s, f, r);
     if (r->bad_tensors != 1)
         append(s, r->bad_tensors > 0 ? "; the backward pass made "
                                      : "; on this rank the backward pass made ");
@@ -281,6 +291,7 @@ static void append_first_tensor(struct sentence *s, const struct facts *f, const
 
 static void append_last_tensor(struct sentence *s, const struct facts *f, const gsc_reason *r)
 {
+    append_share(s, f, r);
     if (r->bad_tensors != 1)
         append(s, r->bad_tensors > 1 ? "; the last, nearest to the cause, is " : ", the last in ");
     append_cause_tensor(s, f, r);
@@ -293,28 +304,19 @@ static void append_overflow(struct sentence *s, const struct facts *f, const gsc
     if (r->nan_count == 0 && r->inf_count == 0) {
         append(s, is_of_norm(f->report) ? "overflow of the norm" : "overflow");
         append_rank(s, r);
-        return;
-    }
-    append_elements(s, r);
-    if (r->tensor < 0)
-        return;
-    if (f->n > 1 && f->bad_tensors == f->n) {
+    } else
+        append_elements(s, r);
+    if (r->tensor >= 0 && f->n > 1 && f->bad_tensors == f->n)
         append_all_tensors(s, f, r);
-        return;
-    }
-    if (r->bad_tensors > 1)
-        append(s, " in %lld of %llu tensors", (long long)r->bad_tensors, (unsigned long long)f->n);
-    else if (r->bad_tensors == 1)
-        append(s, " in ");
-    (f->is_first_known ? append_first_tensor : append_last_tensor)(s, f, r);
-}
-
-static void append_advice_to_stop(struct sentence *s, const struct facts *f)
-{
-    append(s,
-           ", at a scale of %s: look at the input, the loss and the parameters, and go back to an "
-           "earlier checkpoint",
-           GSC_SHORT(f->state->factor.scale));
+    else if (r->tensor >= 0 && f->is_first_known)
+        append_first_tensor(s, f, r);
+    else if (r->tensor >= 0)
+        append_last_tensor(s, f, r);
+    if (is_stopped(r))
+        append(s,
+               ", at a scale of %s: look at the input, the loss and the parameters, and go back to "
+               "an earlier checkpoint",
+               GSC_SHORT(f->state->factor.scale));
 }
 
 static void append_outlier(struct sentence *s, const gsc_reason *r)
@@ -341,8 +343,6 @@ static void append_cause(struct sentence *s, const struct facts *f, const gsc_re
         break;
     case GSC_CAUSE_OVERFLOW:
         append_overflow(s, f, r);
-        if (is_stopped(r))
-            append_advice_to_stop(s, f);
         break;
     case GSC_CAUSE_OUTLIER:
         append_outlier(s, r);
