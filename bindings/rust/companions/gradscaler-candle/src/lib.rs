@@ -36,9 +36,9 @@ use half::{bf16, f16};
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Step {
-    /// The report on the gradients and the loss. `last_tensor` is the index of the variable that is
-    /// nearest to the cause of an overflow; [`State::reason`](gradscaler::State::reason) takes the names
-    /// of the variables and makes a sentence.
+    /// The report on the gradients and the loss. [`State::reason`](gradscaler::State::reason) makes a sentence of it,
+    /// and of the names of the variables ([`Evidence::names`](gradscaler::Evidence::names)). A `VarMap` of candle-nn
+    /// has both: `varmap.data().lock()?.clone().into_iter().unzip()`.
     pub report: Report,
     /// The events of the scale's update.
     pub events: Event,

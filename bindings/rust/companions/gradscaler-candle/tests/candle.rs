@@ -5,7 +5,8 @@
 use std::slice::from_ref;
 
 use candle_core::{DType, Device, Error, Result, Tensor, Var};
-use gradscaler::{Event, Factor, Loss, Scaler, Want};
+use candle_nn::{Init, VarMap};
+use gradscaler::{Event, Evidence, Factor, Loss, Scaler, Want};
 use gradscaler_candle::{backward_step, unscale};
 
 const CPU: &Device = &Device::Cpu;
@@ -111,6 +112,22 @@ fn a_bad_loss_skips_the_step_and_leaves_the_scale() -> Result<()> {
             (Loss::FINITE, Event::NONE)
         );
     }
+    Ok(())
+}
+
+#[test]
+fn a_var_map_names_the_variable_that_is_nearest_to_the_cause() -> Result<()> {
+    let map = VarMap::new();
+    for (name, value) in [("attention", 1.0), ("head", f64::INFINITY)] {
+        map.get(2, name, Init::Const(value), DType::F32, CPU)?;
+    }
+    let (names, variables): (Vec<String>, Vec<Var>) =
+        map.data().lock().unwrap().clone().into_iter().unzip();
+    let mut scaler = preset("torch")?;
+    let step = backward_step(&mut scaler, &loss(&variables)?, &variables, |_| Ok(()))?;
+    let evidence = Evidence::of(&step.report).names(&names);
+    let reason = scaler.state().reason(evidence).map_err(Error::wrap)?;
+    assert_eq!(names[reason.unwrap().tensor.unwrap()], "head");
     Ok(())
 }
 

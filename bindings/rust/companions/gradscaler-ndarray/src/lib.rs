@@ -2,7 +2,7 @@
 //! [`gradscaler`] for arrays of [`ndarray`]: their memory is viewed, without a copy.
 //!
 //! ```
-//! use gradscaler::{Scaler, Want};
+//! use gradscaler::{Evidence, Scaler, Want};
 //! use gradscaler_ndarray::tensor_mut;
 //! use ndarray::{Array1, Array2};
 //!
@@ -17,6 +17,9 @@
 //!     assert_eq!(weight[[3, 7]], 1.0); // the optimizer's step
 //! }
 //! scaler.update(&report)?;
+//! if let Some(reason) = scaler.state().reason(Evidence::of(&report).names(&["weight", "bias"]))? {
+//!     eprintln!("{reason}"); // skipped: 1 NaN, the last in "bias"
+//! }
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
