@@ -988,10 +988,10 @@ GSC_API gsc_status gsc_state_digest(const gsc_policy *policy, const gsc_state *s
                                     uint64_t *digest, gsc_error *err);
 
 /*
- * Copies *report to *out and stamps the copy: first_rank_plus_1, last_rank_plus_1, loss_rank_plus_1
- * and status_rank_plus_1 become rank + 1, and digest becomes the gsc_state_digest of policy and
- * state. Call it before the update: all ranks then have the same state, and gsc_report_merge
- * refuses reports with different digests. *out can be *report.
+ * Copies *report to *out and sets the rank of the copy: first_rank_plus_1, last_rank_plus_1,
+ * loss_rank_plus_1 and status_rank_plus_1 become rank + 1, and digest becomes the gsc_state_digest
+ * of policy and state. Call it before the update: all ranks then have the same state, and
+ * gsc_report_merge refuses reports with different digests. *out can be *report.
  *
  *     policy  NULL: the digest is of the state alone
  *     state   NULL: the digest is of the policy alone; if both are NULL, the digest is 0
