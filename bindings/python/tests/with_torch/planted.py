@@ -305,3 +305,70 @@ def backward(model, watch, loss):
     model.zero_grad()
     loss.backward(retain_graph=True)
     return loss
+
+
+# ---- one call of one module goes wrong, for traces ----
+
+
+def called_modules(model, inputs):
+    """Returns the calls of modules that call no others: their names, and whether the input needs a gradient."""
+    calls, hooks = [], []
+    for name, module in model.named_modules():
+        if isinstance(module, nn.MultiheadAttention) or not list(module.children()):
+            hooks.append(module.register_forward_hook(partial(_add_call, calls, name)))
+    model(inputs)
+    for hook in hooks:
+        hook.remove()
+    return calls
+
+
+def _add_call(calls, name, module, inputs, output):
+    calls.append((name, inputs[0].requires_grad))
+
+
+class Planted(torch.autograd.Function):
+    """Returns a planted copy of its input, and passes a planted gradient on."""
+
+    @staticmethod
+    def forward(ctx, x, plant, plant_gradient):
+        ctx.plant = plant_gradient
+        return plant(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return ctx.plant(gradient), None, None
+
+
+def fail(module, call, plant, direction):
+    """Makes a call of the module, the first is 1, return a planted output or give its input a planted gradient."""
+    forward, count = module.forward, itertools.count(1)
+
+    def failing(x, *args, **named):
+        if next(count) != call:
+            return forward(x, *args, **named)
+        if direction == "backward":
+            replaced = Planted.apply(x, torch.clone, plant)
+            args = [replaced if each is x else each for each in args]  # attention gets one tensor three times
+            return forward(replaced, *args, **{name: replaced if each is x else each for name, each in named.items()})
+        output = forward(x, *args, **named)
+        first, *others = output if isinstance(output, tuple) else (output,)
+        first = Planted.apply(first, plant, torch.clone)
+        return (first, *others) if isinstance(output, tuple) else first
+
+    module.forward = failing
+
+
+def failures(direction, every=1):
+    """Yields (name, call, model, inputs, targets) for each kind of Inf or NaN in each call of a module, or a part."""
+    runs = []
+    for net in NETS:
+        model, inputs, _ = model_and_batch(net, 0)
+        counts = {}
+        for name, needs_grad in called_modules(model, inputs):
+            counts[name] = counts.get(name, 0) + 1
+            if direction == "forward" or needs_grad:
+                runs += [(net, name, counts[name], kind) for kind in PLANTS]
+    for net, name, call, kind in runs[::every]:
+        model, inputs, targets = model_and_batch(net, 0)
+        fail(model.get_submodule(name), call, PLANTS[kind], direction)
+        yield (net, kind, name, call), model, inputs, targets

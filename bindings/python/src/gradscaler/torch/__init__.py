@@ -34,5 +34,6 @@ Other policies can also guard: Policy("recommended", guard_norm=20).
 from . import trainers as trainers
 from ._ops import TensorScaler
 from ._scaler import GradScaler, StallError
+from ._trace import Trace, trace
 
-__all__ = ["GradScaler", "StallError", "TensorScaler"]
+__all__ = ["GradScaler", "StallError", "TensorScaler", "Trace", "trace"]

@@ -25,6 +25,7 @@ from ._names import Names
 from ._options import NO_BACKOFF, NUMBERS, Options, accept_legacy_signature, refuse, resolved, rules_of
 from ._stall import Losses, StallError
 from ._torch import Base, OptState, TorchGradScaler, call_compiled, eager, is_torchs, lacks_cuda
+from ._trace import Traced
 
 _NORM, _GUARDS, _NEEDS_NORM = int(Want.NORM), int(Trait.GUARDS), int(Trait.NEEDS_NORM)
 _NO_NORM = (
@@ -33,7 +34,7 @@ _NO_NORM = (
 )
 
 
-class GradScaler(Checkpoints, Observed, Base):
+class GradScaler(Checkpoints, Traced, Observed, Base):
     """A faster torch.amp.GradScaler with reports, for gradients on the CPU and on CUDA devices.
 
     GradScaler(device="cuda", init_scale=65536.0, growth_factor=2.0, backoff_factor=0.5, growth_interval=2000,
@@ -400,6 +401,7 @@ class GradScaler(Checkpoints, Observed, Base):
 
     @eager
     def update(self, new_scale: float | torch.Tensor | None = None) -> None:
+        self._end_trace()
         if not self._enabled:
             return
         memory = self._current("update")

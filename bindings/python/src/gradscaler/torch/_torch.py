@@ -12,7 +12,17 @@ from typing import Any, TypeVar
 import torch
 from torch.amp.grad_scaler import OptState
 
-__all__ = ["Base", "OptState", "TorchGradScaler", "call_compiled", "divide", "eager", "is_torchs", "lacks_cuda"]
+__all__ = [
+    "Base",
+    "OptState",
+    "TorchGradScaler",
+    "backward_id",
+    "call_compiled",
+    "divide",
+    "eager",
+    "is_torchs",
+    "lacks_cuda",
+]
 
 _PARTS = (  # called by torch's class or read by programs, but not public
     "amp.GradScaler._unscale_grads_",
@@ -25,6 +35,7 @@ _PARTS = (  # called by torch's class or read by programs, but not public
     "_amp_foreach_non_finite_check_and_unscale_",
     "cuda.amp.common.amp_definitely_not_available",
     "_C._dynamo.eval_frame.set_eval_frame",
+    "_C._current_graph_task_id",
     "utils.weak.WeakIdKeyDictionary",
 )
 
@@ -42,6 +53,7 @@ def _require(parts: tuple[str, ...]) -> None:
 
 _require(_PARTS)
 eval_frame = torch._C._dynamo.eval_frame
+backward_id = torch._C._current_graph_task_id  # the number of the backward pass that runs, or -1
 divide = torch._amp_foreach_non_finite_check_and_unscale_
 lacks_cuda = torch.cuda.amp.common.amp_definitely_not_available
 TorchGradScaler = torch.amp.GradScaler  # a program can put another class under this name later
