@@ -340,6 +340,21 @@ def test_hooks_are_removed_also_after_errors():
     assert len(t.rows) == 2
 
 
+def test_on_a_device_the_numbers_are_read_at_the_end(monkeypatch):
+    def numbers(t):
+        values = ((row.smallest, row.greatest, row.inf, row.nan, row.zeros, row.subnormals) for row in t.rows)
+        return torch.tensor(list(values))
+
+    model = nn.Sequential(linear(), failing(), linear().double())
+    model[1].run = lambda m, x: (x * INF).double()
+    on_host = traced(model, torch.eye(4), underflow=True)
+    monkeypatch.setattr(gradscaler.torch._trace, "_HOST", "none")
+    later = traced(model, torch.eye(4), underflow=True)
+    assert all(row.smallest == 0 for row in later._rows)
+    torch.testing.assert_close(numbers(later), numbers(on_host), equal_nan=True, rtol=0, atol=0)
+    assert later.reason == on_host.reason != ""
+
+
 def test_a_later_backward_adds_no_rows():
     model = linear()
     with trace(model) as t:

@@ -15,13 +15,13 @@ import os
 import sys
 import threading
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch._C._functorch import is_functorch_wrapped_tensor
-from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
-from torch.utils._pytree import tree_leaves
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass as _is_wrapper
 from torch.utils.weak import WeakIdKeyDictionary
 
 from ._stall import StallError
@@ -29,6 +29,8 @@ from ._torch import backward_id
 
 _SHOWN = 40  # the most rows of a printed table
 _WRAPPERS = ("_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module")  # their parts of a module's name
+_HOST = "cpu"  # where reading a number does not wait
+_LAYOUTS = torch.strided, torch.sparse_coo
 _FORWARD, _BACKWARD = "forward", "backward"
 
 
@@ -618,11 +620,15 @@ class Traced:
 
 def _tensors(values: Any) -> Iterator[torch.Tensor]:
     """Yields the tensors that can be measured."""
-    for x in [values] if isinstance(values, torch.Tensor) else tree_leaves(values):
-        if isinstance(x, torch.Tensor) and (x.is_floating_point() or x.is_complex()):
-            plain = x.layout in (torch.strided, torch.sparse_coo) and not is_functorch_wrapped_tensor(x)
-            if plain and x.device.type != "meta" and (hasattr(x, "to_local") or not is_traceable_wrapper_subclass(x)):
-                yield x
+    if isinstance(values, torch.Tensor):
+        if values.is_floating_point() or values.is_complex():
+            is_plain = values.layout in _LAYOUTS and values.device.type != "meta"
+            is_known = type(values) is torch.Tensor or hasattr(values, "to_local") or not _is_wrapper(values)
+            if is_plain and is_known and not is_functorch_wrapped_tensor(values):
+                yield values
+    elif isinstance(values, list | tuple | Mapping):
+        for value in values.values() if isinstance(values, Mapping) else values:
+            yield from _tensors(value)
 
 
 def _measured(x: torch.Tensor, underflow: bool) -> Sequence[float] | torch.Tensor:
@@ -632,9 +638,9 @@ def _measured(x: torch.Tensor, underflow: bool) -> Sequence[float] | torch.Tenso
     x = x._values() if x.is_sparse else x
     if not x.numel():
         return [0.0] * (6 if underflow else 4)
-    tiny = torch.finfo(x.dtype).tiny
+    dtype = x.dtype
     x = torch.view_as_real(x) if x.is_complex() else x.float() if x.dtype.itemsize == 1 else x
-    values, on_host = [*x.aminmax()], x.device.type == "cpu"
+    values, on_host = [*x.aminmax()], x.device.type == _HOST
     values = [value.item() for value in values] if on_host else values
     if on_host and all(map(math.isfinite, values)):
         values += [0, 0]
@@ -642,7 +648,7 @@ def _measured(x: torch.Tensor, underflow: bool) -> Sequence[float] | torch.Tenso
         values += [x.isinf().sum(), x.isnan().sum()]
     if underflow:
         zeros = x.numel() - x.count_nonzero()
-        values += [zeros, (x.abs() < tiny).sum() - zeros]
+        values += [zeros, (x.abs() < torch.finfo(dtype).tiny).sum() - zeros]
     if on_host:
         return [float(value) for value in values]
     return torch.stack([value.to(torch.promote_types(x.dtype, torch.float32)) for value in values])
