@@ -24,6 +24,7 @@ from .._report import Report
 from .._structs import Want
 from . import _host, _plain, _xla
 from . import _words as w
+from ._order import SCOPE
 from ._xla import TENSORS, Call, policy_of
 
 
@@ -70,7 +71,8 @@ def run(call: Call, *operands: Any) -> Any:
     """Runs a call: traced into the caller's program, or compiled by itself."""
     if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(operands)):
         call = dataclasses.replace(call, in_place=True)
-        return _differentiable(call, *operands) if call.operation in TENSORS else _run(call, *operands)
+        with jax.named_scope(SCOPE + call.operation):
+            return _differentiable(call, *operands) if call.operation in TENSORS else _run(call, *operands)
     return _compiled(call, _xla.why_not(jax.default_backend()), *operands)
 
 

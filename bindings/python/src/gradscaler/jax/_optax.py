@@ -23,7 +23,12 @@ class ScaledState(NamedTuple):
 
 
 def scaled(
-    optimizer: Any, scaler: Scaler | str = "recommended", *, dtype: Any = jnp.float32, max_norm: float | None = None
+    optimizer: Any,
+    scaler: Scaler | str = "recommended",
+    *,
+    dtype: Any = jnp.float32,
+    max_norm: float | None = None,
+    per_tensor: bool = False,
 ) -> Any:
     """Returns an optax optimizer that takes gradients of a scaled loss.
 
@@ -36,9 +41,10 @@ def scaled(
     Gradients are unscaled in `dtype` and clipped to the global norm `max_norm`. After an overflow, or if the policy
     skips the step, the updates are zeros and the inner state does not change. If `update` gets the loss before it was
     scaled, as `loss=`, a policy with BadLoss.HOLD judges it. The inner optimizer's initial state, such as
-    moments, also has `dtype`, so that the state keeps its dtypes. The optimizer can be the first part of optax.chain;
-    its state is then a part of the chain's state. What stands before it gets scaled gradients. In optax.masked or
-    optax.multi_transform the other gradients would stay scaled: wrap these by `scaled`, not it by them.
+    moments, also has `dtype`, so that the state keeps its dtypes. With `per_tensor`, the report also has one of each
+    leaf. The optimizer can be the first part of optax.chain; its state is then a part of the chain's state. What stands
+    before it gets scaled gradients. In optax.masked or optax.multi_transform the other gradients would stay scaled:
+    wrap these by `scaled`, not it by them.
     """
     import optax
 
@@ -62,6 +68,9 @@ def scaled(
         own = jax.tree.map(jnp.copy, scaler)
         # The same `want` as later reports, so that a loop carries a state of one structure.
         report = dataclasses.replace(Report.of(False), want=int(Want.NORM) if measures_norm else 0)
+        if per_tensor:
+            each = own.measure(jax.tree.map(jnp.zeros_like, params), per_tensor=True)
+            report = dataclasses.replace(each, words=report.words, want=report.want)
         wide = jax.tree.map(lambda x: jnp.asarray(x, dtype) if dtype is not None and is_float(x) else x, params)
         return ScaledState(own, inner.init(wide), report)
 
@@ -70,7 +79,9 @@ def scaled(
     ) -> tuple[Any, ScaledState]:
         if not isinstance(state, ScaledState):
             raise TypeError(f"state must be what init or update returned, a ScaledState, not {type(state).__name__}")
-        grads, report, scaler = state.scaler.step(grads, loss=loss, dtype=dtype, max_norm=max_norm)
+        grads, report, scaler = state.scaler.step(
+            grads, loss=loss, dtype=dtype, max_norm=max_norm, per_tensor=per_tensor
+        )
         updates, after = jax.eval_shape(lambda: inner.update(grads, state.inner, params, **extra))
 
         def step() -> Any:

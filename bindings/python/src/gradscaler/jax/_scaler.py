@@ -23,6 +23,7 @@ from . import _call, _host, _sparse
 from . import _words as w
 from ._call import Call
 from ._checkpoint import Checkpoints, register_with_flax, saved_by_flax
+from ._order import SCALE
 
 
 def is_float(leaf: Any) -> bool:
@@ -119,7 +120,9 @@ class _Tree:
 
 
 @functools.partial(
-    jax.tree_util.register_dataclass, data_fields=["words", "words_per_tensor", "bins"], meta_fields=["names", "want"]
+    jax.tree_util.register_dataclass,
+    data_fields=["words", "words_per_tensor", "bins", "last_rows"],
+    meta_fields=["names", "want"],
 )
 @dataclasses.dataclass(frozen=True, eq=False)
 class Report:
@@ -128,6 +131,7 @@ class Report:
     words: uint32[64], the bytes of the library's report
     words_per_tensor: uint32[n, 64] with per_tensor=True
     bins: uint32[34] with histogram=True
+    last_rows: uint32[n] with per_tensor=True: after an overflow, the last index along the first axis with a bad element
     names: the paths of the n leaves, as jax.tree_util.keystr writes them
     want: a union of gradscaler.Want: the measured values; None if only `words` has it
     """
@@ -137,6 +141,7 @@ class Report:
     bins: jax.Array | None = None
     names: tuple[str, ...] = ()
     want: int | None = None
+    last_rows: jax.Array | None = None
 
     def _word(self, name: str) -> jax.Array:
         return _word_at(self.words, getattr(_structs.Report, name).offset // 4)
@@ -289,13 +294,32 @@ class Report:
         return f"Report({self.words!r})"
 
 
-class ValueAndGrad(NamedTuple):
-    """The result of a function made by Scaler.value_and_grad, in the order of flax's DynamicScaleResult."""
-
+class _ValueAndGrad(NamedTuple):
     scaler: Scaler
     finite: jax.Array
     aux: Any
     grad: Any
+
+
+@jax.tree_util.register_pytree_with_keys_class
+class ValueAndGrad(_ValueAndGrad):
+    """The result of a function made by Scaler.value_and_grad, in the order of flax's DynamicScaleResult.
+
+    It unpacks into (scaler, finite, aux, grad), and also has `report`, the Report on the gradients.
+    """
+
+    report: Report | None = None
+
+    def tree_flatten_with_keys(self) -> Any:
+        leaves = (*self, self.report)
+        return [(jax.tree_util.GetAttrKey(k), v) for k, v in zip((*self._fields, "report"), leaves, strict=True)], None
+
+    @classmethod
+    def tree_unflatten(cls, _: None, leaves: Any) -> ValueAndGrad:
+        *given, report = leaves
+        self = cls(*given)
+        self.report = report
+        return self
 
 
 @jax.tree_util.register_pytree_with_keys_class
@@ -460,6 +484,7 @@ class Scaler(Checkpoints):
         dtype = None if dtype is None else _float_dtype(dtype)
         number = w.multiplier(w.pair(self.state, w.SCALE), w.usable(self.state))
 
+        @jax.named_scope(SCALE)
         def scaled(leaf: Any) -> Any:
             if not is_float(leaf):
                 return leaf
@@ -623,7 +648,9 @@ class Scaler(Checkpoints):
             new = self.update(Report(words)).state if update else None
         if call.max_norm is not None or _judges_by_norm(self.policy):
             want |= Want.NORM
-        report = Report(words, rows, bins, tree.names if call.per_tensor else (), int(want))
+        judged = leaves if call.operation == "unscale" and call.clip_value is None else tree.leaves
+        last_rows = _last_rows(judged, words) if call.per_tensor and judged else None
+        report = Report(words, rows, bins, tree.names if call.per_tensor else (), int(want), last_rows)
         return tree_out.filled(leaves) if call.operation != "measure" else None, report, new
 
     def _over(self, axis_name: Any, call: Call, leaves: Any, factor: Any, out: Any, loss: Any) -> tuple:
@@ -686,13 +713,14 @@ class Scaler(Checkpoints):
         *,
         dtype: Any = None,
         max_norm: float | None = None,
+        per_tensor: bool = False,
     ) -> Callable[..., ValueAndGrad]:
         """Does what jax.value_and_grad does, with a scaled loss: returns a function -> (scaler, finite, aux, grad).
 
         It works as flax's DynamicScale.value_and_grad. `aux` is the unscaled loss, or with has_aux (loss, the second
         result of `fun`). The gradients are unscaled, in `dtype`, by default at least float32. If `finite` is False,
-        skip the step. With an `axis_name` the gradients are the mean over that axis, the same on each device, and the
-        loss is bad if any device's loss is.
+        skip the step. The result also has the `report`, with `per_tensor` of each leaf. With an `axis_name` the
+        gradients are the mean over that axis, the same on each device, and the loss is bad if any device's loss is.
         """
 
         @functools.wraps(fun)
@@ -717,10 +745,25 @@ class Scaler(Checkpoints):
             judged = loss
             if axis_name is not None:  # not the mean, which can be Inf although all losses are finite
                 judged = lax.pmax(jnp.where(jnp.isfinite(loss), 0.0, jnp.inf), axis_name)
-            grads, _, scaler = self.step(grads, loss=judged, dtype=wanted, max_norm=max_norm)
-            return ValueAndGrad(scaler, ~scaler.skip, (loss, aux) if has_aux else loss, grads)
+            grads, report, scaler = self.step(
+                grads, loss=judged, dtype=wanted, max_norm=max_norm, per_tensor=per_tensor
+            )
+            value = (loss, aux) if has_aux else loss
+            return ValueAndGrad.tree_unflatten(None, (scaler, ~scaler.skip, value, grads, report))
 
         return wrapped
+
+
+@jax.jit
+def _last_rows(leaves: Sequence[jax.Array], words: jax.Array) -> jax.Array:
+    """Returns of each leaf the last index along its first axis with a bad element; zeros if there is no overflow."""
+
+    def last(leaf: jax.Array) -> jax.Array:
+        bad = jnp.any(~jnp.isfinite(leaf), axis=range(1, leaf.ndim)).reshape(-1)
+        return jnp.max(jnp.where(bad, jnp.arange(bad.size, dtype=jnp.uint32), 0), initial=0)
+
+    none = w.varying(jnp.zeros(len(leaves), jnp.uint32), leaves)
+    return lax.cond(Report(words).overflow, lambda: jnp.stack([last(leaf) for leaf in leaves]), lambda: none)
 
 
 def _judges_by_norm(policy: Policy) -> bool:
@@ -730,7 +773,7 @@ def _judges_by_norm(policy: Policy) -> bool:
 _RANKS = np.array([w.offset(_structs.Report, f"{name}_rank_plus_1") for name in ("status", "first", "last", "loss")])
 _ONE = w.of_struct(_structs.Factor(1.0, 1.0, 1.0, 1.0, 0))
 _UNUSABLE = _host.measured_by(np.zeros(w.FACTOR, np.uint32))
-saved_by_flax |= {Scaler: ("state",), Report: ("words", "words_per_tensor", "bins")}
+saved_by_flax |= {Scaler: ("state",), Report: ("words", "words_per_tensor", "bins", "last_rows")}
 
 
 _AT_LEAST_FLOAT32 = "at least float32"
