@@ -14,8 +14,7 @@ from jax import lax
 from jax.sharding import Mesh, PartitionSpec
 
 import gradscaler.jax
-from gradscaler.jax import Scaler
-from gradscaler.jax._order import backward_order
+from gradscaler.jax import Scaler, _order
 
 P = PartitionSpec
 X = jnp.asarray(np.random.default_rng(1).standard_normal((4, 8)), jnp.float32)
@@ -181,9 +180,13 @@ def grads_of(model, scaler, loss, p, bad):
     return lax.scan(add, jax.tree.map(jnp.zeros_like, p), length=3)[0]
 
 
+def backward_order(step, args, report):
+    return _order.backward_order(_order.scope_of(step, args, {}), report)
+
+
 def first_bad(step, args, report):
     """Returns the name of the first bad gradient, with its row if a loop makes it, and the name before it."""
-    order, rows = backward_order(step, args, {}, report)
+    order, rows = backward_order(step, args, report)
     assert sorted(order) == list(range(len(report.names)))
     names = [report.names[i] for i in order]
     bad = next(k for k, name in enumerate(names) if name in report.bad)
@@ -206,7 +209,7 @@ def test_of_ten_models_it_names_the_layer(model, narrow):
 
     assert len(MODELS) == 10
     scaler, params = Scaler("torch", init_scale=2.0), MODELS[model]
-    assert backward_order(step, (scaler, params, -1), {}, step(scaler, params, -1)[2])[0] is not None
+    assert backward_order(step, (scaler, params, -1), step(scaler, params, -1)[2])[0] is not None
     for bad, name in enumerate(names):
         report = step(scaler, params, bad)[2]
         found, before = first_bad(step, (scaler, params, bad), report)
@@ -349,6 +352,132 @@ def test_value_and_grad_and_a_scaled_optimizer_have_the_report(way):
 def test_gradients_that_the_step_does_not_make_have_no_order():
     step = jax.jit(lambda scaler, grads: scaler.step(grads, per_tensor=True)[1])
     args = Scaler(), {"a": jnp.ones(3), "b": jnp.full(3, jnp.inf)}
-    assert backward_order(step, args, {}, step(*args)) == (None, [None, None])
+    assert backward_order(step, args, step(*args)) == (None, [None, None])
     other = jax.jit(lambda scaler: scaler.scale(jnp.float32(1)))
-    assert backward_order(other, args[:1], {}, step(*args))[0] is None
+    assert backward_order(other, args[:1], step(*args))[0] is None
+
+
+# ---- the sentence ----
+
+
+@pytest.mark.wording
+def test_the_sentence_names_the_first_bad_gradient_and_the_one_before():
+    step, params = jax.jit(planted_step()), MODELS[mlp]
+    scaler, report = step(Scaler("torch"), params, 1)
+    assert scaler.reason(report, step, scaler, params, bad=1) == (
+        """skipped: 144 NaN in 4 of 6 tensors; the backward pass made "['z']['b']" bad first; "['a']['w']", """
+        "made just before, is finite"
+    )
+    assert scaler.reason(report) == (
+        """skipped: 144 NaN in 4 of 6 tensors; the last, nearest to the cause, is "['z']['w']\""""
+    )
+    scaler, report = step(scaler, params, -1)
+    assert scaler.reason(report, step, scaler, params, -1) == ""
+
+
+@pytest.mark.wording
+def test_the_sentence_has_the_layer_of_a_loop():
+    loss = loss_of(deep, [])
+    step = jax.jit(lambda scaler, p, bad: scaler.value_and_grad(loss, per_tensor=True)(p, bad))
+    result = step(Scaler("torch"), DEEP, LAYERS + 2)
+    assert "\"['layers']['a']['b'][2]\" bad first" in result.scaler.reason(
+        result.report, step, Scaler("torch"), DEEP, 0
+    )
+
+
+def half_loss(p, x):
+    return jnp.mean((p["w"] * x).astype(jnp.float16) ** 2) + p["other"].astype(jnp.float16).sum() * 0
+
+
+def half_step(scaler, state, x):
+    params, _ = state
+    grads = jax.grad(lambda p: scaler.scale(half_loss(p, x)))(params)
+    _, report, scaler = scaler.step(grads, loss=half_loss(params, x), per_tensor=True)
+    return scaler, report
+
+
+GOOD, MOMENTS = ({"w": jnp.ones(3), "other": jnp.ones(2)}, {"w": jnp.full(3, jnp.nan), "other": jnp.ones(2)})
+
+
+@pytest.mark.wording
+@pytest.mark.parametrize(
+    "preset, w, x, sentence",
+    [
+        (
+            "torch",
+            1,
+            1,
+            "the scale, 65536, is above the largest float16, 65504: make the loss float32 before it is scaled",
+        ),
+        ("torch", np.nan, 1, """1 of 2 parameters has NaN or Inf, "['w']": go back to an earlier checkpoint"""),
+        ("torch", 1, np.inf, "the loss was not finite before it was scaled, 1 in a row"),
+        ("recommended", 1, np.inf, "the loss was not finite before it was scaled, 1 in a row"),
+    ],
+)
+def test_before_the_backward_pass_it_looks_at_parameters_loss_and_dtype(preset, w, x, sentence):
+    step, state = jax.jit(half_step), (GOOD | {"w": jnp.full(3, w, jnp.float32)}, MOMENTS)
+    scaler, report = step(Scaler(preset, init_scale=2.0**16), state, x)
+    assert scaler.reason(report, step, scaler, state, x) == "skipped: " + sentence
+
+
+def test_parameters_are_the_arguments_with_the_names_of_the_gradients():
+    names, bad = ("['w']", "['other']"), {"w": jnp.ones(3), "other": np.array([1, np.inf], np.float32)}
+    assert _order._bad_parameters(names, ((Scaler(), GOOD, {"mu": MOMENTS}), {})) == []
+    assert _order._bad_parameters(names, (({"mu": MOMENTS}, bad), {})) == [1]
+    assert _order._bad_parameters(names, ((), {"state": {"params": bad}})) == [1]
+    assert _order._bad_parameters(names, (({"w": jnp.full(3, jnp.nan)},), {})) == []
+    assert _order._bad_parameters(("",), ((jnp.full(3, jnp.nan),), {})) == []
+    donated = jax.tree.map(jnp.copy, MOMENTS)
+    jax.jit(lambda p: p, donate_argnums=0)(donated)
+    assert _order._bad_parameters(names, ((donated,), {})) == []
+
+
+def test_the_step_is_traced_only_after_an_overflow_and_never_run():
+    runs, params = [], MODELS[mlp]
+    plain = planted_step()
+
+    def step(scaler, p, bad):
+        runs.append(bad)
+        return plain(scaler, p, bad)
+
+    jitted = jax.jit(step)
+    scaler, report = jitted(Scaler("torch"), params, jnp.int32(-1))
+    scaler.reason(report, step, scaler, params, jnp.int32(-1))
+    scaler, report = jitted(scaler, params, jnp.int32(0))
+    scaler.reason(report, jitted, scaler, params, jnp.int32(0))
+    assert len(runs) == 1
+    scaler.reason(report, lambda *args: step(*args), scaler, params, jnp.int32(0))
+    assert len(runs) == 2 and isinstance(runs[1], jax.core.Tracer)
+
+
+def test_a_report_without_leaves_is_refused_and_so_is_a_call_in_jit():
+    scaler, report = Scaler().step({"w": jnp.array([jnp.inf])})[2], Scaler().measure({"w": jnp.array([jnp.inf])})
+    for given in None, report:
+        with pytest.raises(ValueError, match="per_tensor=True"):
+            scaler.reason(given, jax.jit(lambda: None))
+    assert "Inf" in scaler.reason(report)
+    with pytest.raises(TypeError, match="outside of jit"):
+        jax.jit(lambda scaler: len(scaler.reason()))(scaler)
+
+
+def test_rows_are_looked_for_in_leaves_that_can_be_stacked_layers(way):
+    bad, good = (np.ones((3, 2, 2), np.float32) for _ in range(2))
+    bad[1, 0, 1] = np.nan
+    leaves = {
+        "kernel": bad,
+        "good": good,
+        "bias": np.float32([[0], [0], [np.inf]]),
+        "other": bad[:2, 0],
+        "one": bad[1, 0, 1],
+    }
+    step = jax.jit(lambda scaler, leaves, **options: scaler.unscale(leaves, per_tensor=True)[1].last_rows)
+    none = _order.NO_ROW
+    assert step(Scaler(), leaves).tolist() == [2, none, 1, none, none]  # by name: bias, good, kernel, one, other
+    assert step(Scaler(), {"good": good}).tolist() == [none] and step(Scaler(), {}).tolist() == []
+
+
+@pytest.mark.wording
+def test_a_step_without_gradients_has_a_reason():
+    step = jax.jit(lambda scaler, loss: scaler.step({}, loss=loss, per_tensor=True)[1:])
+    report, scaler = step(Scaler(), jnp.inf)
+    assert "the loss was not finite" in scaler.reason(report, step, scaler, jnp.inf)

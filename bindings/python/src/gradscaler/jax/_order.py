@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The order in which a step makes its gradients, read from its jaxpr: the first bad one is nearest to the cause.
+"""Why a step was skipped: reads from its jaxpr in which order it makes the gradients; the first bad one is the cause.
 
 JAX keeps the jaxpr of a jitted step, so this costs milliseconds after an overflow, and nothing in a good step.
 """
@@ -7,22 +7,52 @@ JAX keeps the jaxpr of a jitted step, so this costs milliseconds after an overfl
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jax.extend.core import Literal
 
+from .. import _gradscaler as c
 from .. import _structs
-
-SCOPE = "gradscaler."  # begins the name of the scope of each call of the library in a jaxpr, and in a profile
-SCALE = SCOPE + "scale"
+from .._report import explained
+from .._structs import Event, Loss
+from . import _call
+from . import _words as w
+from ._call import SCOPE, Call
 
 # Where a value is made: in each scope from the outermost the number of the equation, and the turn if it is a loop.
 Position = tuple[tuple[int, int], ...]
 _BY_ROW = -1  # the turn of a loop that makes one row in each turn, the last row first
 _LAST = 1
+
+NO_ROW = 2**32 - 1
+
+
+@jax.jit
+def last_rows(leaves: Sequence[jax.Array], words: jax.Array) -> jax.Array:
+    """Returns after an overflow, of each leaf that can be stacked layers, the last row with a bad element; else NO_ROW.
+
+    These are leaves of three axes or more, and all with the same first axis; others would make compilation slow.
+    """
+    layers = {leaf.shape[0] for leaf in leaves if leaf.ndim > 2 and 1 < leaf.shape[0] <= 256}
+
+    def last(leaf: jax.Array) -> jax.Array:
+        if leaf.ndim == 0 or leaf.shape[0] not in layers:
+            return jnp.uint32(NO_ROW)
+        bad = jnp.any(~jnp.isfinite(leaf), axis=range(1, leaf.ndim))
+        row = jnp.max(jnp.where(bad, jnp.arange(bad.size, dtype=jnp.uint32), 0))
+        return jnp.where(bad.any(), row, jnp.uint32(NO_ROW))
+
+    none = w.varying(jnp.full(len(leaves), NO_ROW, jnp.uint32), leaves)
+    if not layers:
+        return none
+    overflow = w.word(_structs.Report, words, "overflow") != 0
+    return lax.cond(overflow, lambda: w.varying(jnp.stack([last(leaf) for leaf in leaves]), leaves), lambda: none)
 
 
 class _Scope:
@@ -97,7 +127,7 @@ def _made(scope: _Scope, var: Any) -> Position | None:
 def _carried(equation: Any, output: int) -> Sequence[Any]:
     """Returns the operands if an equation only converts, moves, sums over devices, multiplies by a number or adds."""
     operands, name, shape = equation.invars, equation.primitive.name, equation.outvars[output].aval.shape
-    if len(operands) == len(equation.outvars) > 1:  # a collective call on all gradients
+    if len(operands) == len(equation.outvars) > 1 and operands[output].aval.shape == shape:  # psum of all gradients
         return [operands[output]]
     if name in ("reshape", "transpose", "reduce_scatter"):
         return operands[:1]
@@ -109,9 +139,9 @@ def _carried(equation: Any, output: int) -> Sequence[Any]:
     return same if len(same) == 1 and all(operand.aval.shape in ((), shape) for operand in operands) else []
 
 
-def _positions(jaxpr: Any, sizes: Sequence[int]) -> list[Position] | None:
+def _positions(step: _Scope, sizes: Sequence[int]) -> list[Position] | None:
     """Returns where a step makes each gradient of a call on gradients of these sizes; None if it does not tell."""
-    for scope, equation in _calls(_Scope(jaxpr)):
+    for scope, equation in _calls(step):
         leaves = equation.invars[equation.params["num_consts"] :][: len(sizes)]
         if [leaf.aval.size for leaf in leaves] == sizes:
             made = [_made(scope, leaf) for leaf in leaves]
@@ -119,29 +149,88 @@ def _positions(jaxpr: Any, sizes: Sequence[int]) -> list[Position] | None:
     return None
 
 
-def backward_order(step: Callable, args: Sequence[Any], kwargs: Mapping[str, Any], report: Any) -> Any:
+def scope_of(step: Callable, args: Sequence[Any], kwargs: Mapping[str, Any]) -> _Scope:
+    trace = step.trace(*args, **kwargs).jaxpr if hasattr(step, "trace") else jax.make_jaxpr(step)(*args, **kwargs)
+    return _Scope(trace.jaxpr)
+
+
+def _structs_of(words: Any) -> np.ndarray:
+    return np.asarray(words, np.uint32).view(np.dtype(_structs.Report))[:, 0]
+
+
+def backward_order(step: _Scope, report: Any) -> tuple[list[int] | None, list[int | None]]:
     """Returns (order, rows): the numbers of a report's leaves in the order in which the step makes them, or None; and
-    of each leaf the row that was the first bad one, or None.
+    of each leaf the first bad row, if the step makes one row after the other, or None.
     """
-    each = np.asarray(report.words_per_tensor, np.uint32).view(np.dtype(_structs.Report))[:, 0]
-    jaxpr = step.trace(*args, **kwargs).jaxpr if hasattr(step, "trace") else jax.make_jaxpr(step)(*args, **kwargs)
-    made = _positions(jaxpr.jaxpr, each["elements"].tolist())
+    each = _structs_of(report.words_per_tensor)
+    made = _positions(step, each["elements"].tolist())
     if made is None:
         return None, [None] * len(each)
-    bad, last = each["overflow"].tolist(), np.asarray(report.last_rows).tolist()
+    last = np.asarray(report.last_rows).tolist()
+    has_row = [bad and row != NO_ROW for bad, row in zip(each["overflow"].tolist(), last, strict=True)]
     loops = [next((k for k, (_, turn) in enumerate(position) if turn == _BY_ROW), None) for position in made]
     turns: dict[Position, int] = {}  # of a loop, the turn of its first bad row
     for i, k in enumerate(loops):
-        if k is not None and bad[i]:
+        if k is not None and has_row[i]:
             turns[made[i][: k + 1]] = min(_BY_ROW - last[i], turns.get(made[i][: k + 1], 0))
 
     def key(i: int) -> Position:
-        """Returns the position, with the turn that made the row; a finite leaf is beside the first bad row."""
+        """Returns the position, with the turn that made the row; one without is beside the first bad row."""
         k, position = loops[i], made[i]
         if k is None:
             return position
-        turn = _BY_ROW - last[i] if bad[i] else turns.get(position[: k + 1], 0)
+        turn = _BY_ROW - last[i] if has_row[i] else turns.get(position[: k + 1], 0)
         return (*position[:k], (position[k][0], turn), *position[k + 1 :])
 
-    rows = [last[i] if k is not None and bad[i] else None for i, k in enumerate(loops)]
+    rows = [last[i] if k is not None and has_row[i] else None for i, k in enumerate(loops)]
     return sorted(range(len(made)), key=key), rows
+
+
+def _narrow_losses(scope: _Scope) -> Iterator[Any]:
+    """Yields the dtypes of the numbers that `Scaler.scale` converts into a wider dtype."""
+    for i, equation in enumerate(scope.jaxpr.eqns):
+        if f"{SCOPE}scale" in str(equation.source_info.name_stack) and equation.invars:
+            before, after = equation.invars[0].aval, equation.outvars[0].aval
+            if equation.primitive.name == "convert_element_type" and after.shape == ():
+                yield from [before.dtype] * (before.dtype.itemsize < after.dtype.itemsize)
+        for jaxpr in _inner(equation):
+            yield from _narrow_losses(_Scope(jaxpr, scope, i))
+
+
+def _bad_parameters(names: Sequence[str], arguments: Any) -> list[int]:
+    """Returns the numbers of the gradients with a parameter that is not finite: arguments with the same names."""
+    leaves = {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_flatten_with_path(arguments)[0]}
+    name = names[0] if names else ""
+    prefixes = [path.removesuffix(name) for path in leaves if name and path.endswith(name)]
+    for prefix in sorted(prefixes, key=len):  # the parameters themselves before an optimizer's moments
+        found = [leaves.get(prefix + name) for name in names]
+        if all(w.is_concrete(leaf) for leaf in found):
+            arrays = [leaf for leaf in found if isinstance(leaf, jax.Array)]
+            if not any(array.is_deleted() or not array.is_fully_addressable for array in arrays):
+                call = Call("measure", names=tuple(names), per_tensor=True)
+                each = _call.run(call, [jnp.asarray(leaf) for leaf in found], None, None, None, None)[2]
+                return np.flatnonzero(_structs_of(each)["overflow"]).tolist()
+    return []
+
+
+def reason(scaler: Any, report: Any, step: Callable | None, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    """Does what Scaler.reason says."""
+    after, found = scaler.to_host(), None if report is None else report.to_host()
+    if step is None or not after.state.skip:
+        return explained(after.state, found).message.decode()
+    if report is None or report.words_per_tensor is None:
+        raise ValueError("the report has none of each leaf: pass per_tensor=True to the call on the gradients")
+    scope = scope_of(step, args, kwargs)
+    order, rows = backward_order(scope, report)
+    found.names = [name if row is None else f"{name}[{row}]" for name, row in zip(report.names, rows, strict=True)]
+    bad, state, evidence = _bad_parameters(report.names, (args, kwargs)), after.state, _structs.Evidence()
+    evidence.bad_parameters, evidence.parameter_plus_1 = len(bad), bad[0] + 1 if bad else 0
+    evidence.losses, evidence.bad_loss = found.loss != Loss.UNKNOWN, found.loss == Loss.NOT_FINITE
+    narrow = min(_narrow_losses(scope), key=lambda dtype: float(jnp.finfo(dtype).max), default=None)
+    scale = state.next.scale
+    if state.events & Event.BACKED_OFF:
+        scale /= after.policy.backoff_factor or 1 / after.policy.growth_factor
+    if narrow is not None and math.isfinite(scale) and not state.events & Event.AT_FLOOR:
+        numbers = {c.gsc_dtype_name(dtype): dtype for dtype in _structs.Dtype}
+        evidence.scale, evidence.loss_dtype = scale, numbers.get(narrow.name, 0)
+    return explained(state, found, evidence, order).message.decode()

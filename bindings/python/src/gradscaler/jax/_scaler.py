@@ -19,11 +19,10 @@ from .. import _structs
 from .._arguments import _judged_number, _positive
 from .._policy import Policy, policy_of, traits
 from .._structs import Event, Guard, ReportKind, Trait, Want
-from . import _call, _host, _sparse
+from . import _call, _host, _order, _sparse
 from . import _words as w
 from ._call import Call
 from ._checkpoint import Checkpoints, register_with_flax, saved_by_flax
-from ._order import SCALE
 
 
 def is_float(leaf: Any) -> bool:
@@ -131,7 +130,7 @@ class Report:
     words: uint32[64], the bytes of the library's report
     words_per_tensor: uint32[n, 64] with per_tensor=True
     bins: uint32[34] with histogram=True
-    last_rows: uint32[n] with per_tensor=True: after an overflow, the last index along the first axis with a bad element
+    last_rows: uint32[n] with per_tensor=True, for Scaler.reason: the last bad row of leaves that can be stacked layers
     names: the paths of the n leaves, as jax.tree_util.keystr writes them
     want: a union of gradscaler.Want: the measured values; None if only `words` has it
     """
@@ -484,7 +483,7 @@ class Scaler(Checkpoints):
         dtype = None if dtype is None else _float_dtype(dtype)
         number = w.multiplier(w.pair(self.state, w.SCALE), w.usable(self.state))
 
-        @jax.named_scope(SCALE)
+        @jax.named_scope(f"{_call.SCOPE}scale")
         def scaled(leaf: Any) -> Any:
             if not is_float(leaf):
                 return leaf
@@ -581,6 +580,21 @@ class Scaler(Checkpoints):
             state = _call.run(Call("combine"), state, other.state)
         return self._with(state)
 
+    def reason(self, report: Report | None = None, step: Callable | None = None, *args: Any, **kwargs: Any) -> str:
+        """Returns why the last update skipped or clipped its step, or let an outlier through; else ""; outside of jit.
+
+            scaler, params, report = train_step(scaler, params, x, y)
+            print(scaler.reason(report, train_step, scaler, params, x, y))
+
+        report: that of the update
+        step: the function that made the gradients and the report with per_tensor=True, best made by jax.jit. Its jaxpr
+            tells which gradient of an overflow was made bad first, and of gradients that a lax.scan over layers makes,
+            the layer. It is traced and not run, and only after an overflow
+        args, kwargs: its arguments in this step; of those that were donated only the shapes are read. If they have the
+            parameters, by the same names as the gradients, these are checked for Inf and NaN
+        """
+        return _order.reason(self, report, step, args, kwargs)
+
     def measure(
         self,
         grads: Any,
@@ -649,7 +663,7 @@ class Scaler(Checkpoints):
         if call.max_norm is not None or _judges_by_norm(self.policy):
             want |= Want.NORM
         judged = leaves if call.operation == "unscale" and call.clip_value is None else tree.leaves
-        last_rows = _last_rows(judged, words) if call.per_tensor and judged else None
+        last_rows = _order.last_rows(judged, words) if call.per_tensor else None
         report = Report(words, rows, bins, tree.names if call.per_tensor else (), int(want), last_rows)
         return tree_out.filled(leaves) if call.operation != "measure" else None, report, new
 
@@ -752,18 +766,6 @@ class Scaler(Checkpoints):
             return ValueAndGrad.tree_unflatten(None, (scaler, ~scaler.skip, value, grads, report))
 
         return wrapped
-
-
-@jax.jit
-def _last_rows(leaves: Sequence[jax.Array], words: jax.Array) -> jax.Array:
-    """Returns of each leaf the last index along its first axis with a bad element; zeros if there is no overflow."""
-
-    def last(leaf: jax.Array) -> jax.Array:
-        bad = jnp.any(~jnp.isfinite(leaf), axis=range(1, leaf.ndim)).reshape(-1)
-        return jnp.max(jnp.where(bad, jnp.arange(bad.size, dtype=jnp.uint32), 0), initial=0)
-
-    none = w.varying(jnp.zeros(len(leaves), jnp.uint32), leaves)
-    return lax.cond(Report(words).overflow, lambda: jnp.stack([last(leaf) for leaf in leaves]), lambda: none)
 
 
 def _judges_by_norm(policy: Policy) -> bool:
