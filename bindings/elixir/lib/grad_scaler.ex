@@ -81,8 +81,11 @@ defmodule GradScaler do
   @enforce_keys [:policy, :state]
   defstruct [:policy, :state, :device]
 
-  @typedoc "A scaler: rules and state as the library's binaries, and a device, nil for host memory."
-  @type t :: %__MODULE__{policy: binary, state: binary, device: reference | nil}
+  @typedoc """
+  A scaler: rules and state as the library's binaries, and a device, nil for host memory. While Nx traces a
+  function with a scaler among its arguments, the state is a map of tensors.
+  """
+  @type t :: %__MODULE__{policy: binary, state: binary | map, device: reference | nil}
 
   @typedoc "A snapshot of a scale, see `factor/1`. `generation` tells the scales of a state apart."
   @type factor :: %Factor{scale: real, inverse: real, generation: integer}
@@ -204,10 +207,10 @@ defmodule GradScaler do
   `unscale(grads, scaler, factor: factor)`.
   """
   @spec factor(t) :: factor
-  def factor(%__MODULE__{state: state}), do: Factor.decode(factor_binary(state))
+  def factor(%__MODULE__{} = scaler), do: Factor.decode(factor_binary(scaler))
 
   # The factor is the first member of a state.
-  defp factor_binary(state), do: binary_part(state, 0, 32)
+  defp factor_binary(scaler), do: binary_part(state_bytes(scaler), 0, 32)
 
   @doc "Returns the policy."
   @spec policy(t) :: Policy.t()
@@ -229,7 +232,16 @@ defmodule GradScaler do
 
   @doc "Returns the state: the counts, and `next`, a new scale that is not in force yet."
   @spec state(t) :: State.t()
-  def state(%__MODULE__{state: state}), do: State.decode(state)
+  def state(%__MODULE__{} = scaler), do: State.decode(state_bytes(scaler))
+
+  @doc false
+  def state_bytes(%__MODULE__{state: bytes}) when is_binary(bytes), do: bytes
+
+  def state_bytes(%__MODULE__{}) do
+    raise ArgumentError,
+          "the scaler is traced, so only its scale can be used, by scale_loss: inside defn, jit and grad " <>
+            "use GradScaler.Defn, with GradScaler.Defn.init(scaler) as the argument"
+  end
 
   @doc """
   Returns the events of the last update: `:grew`, `:backed_off`, `:skipped`, `:absorbed`,
@@ -260,8 +272,18 @@ defmodule GradScaler do
   @spec scale_loss(tree | number, t, keyword) :: tree | number | :infinity | :neg_infinity
   def scale_loss(loss, scaler, options \\ [])
 
-  def scale_loss(loss, %__MODULE__{state: state}, []) when is_number(loss) do
-    factor = factor_binary(state)
+  def scale_loss(loss, %__MODULE__{state: %{scale: scale}}, options) do
+    options = Keyword.validate!(options, type: nil)
+    loss = if is_number(loss), do: Nx.tensor(loss), else: loss
+
+    Tree.map(loss, fn leaf ->
+      leaf = if Leaf.dtype(leaf), do: leaf, else: Nx.as_type(leaf, {:f, 32})
+      multiply(leaf, scale, result_dtype(Leaf.dtype(leaf), options[:type]))
+    end)
+  end
+
+  def scale_loss(loss, %__MODULE__{} = scaler, []) when is_number(loss) do
+    factor = factor_binary(scaler)
     {[], _report} = Binaries.into(:scale, factor, [], [])
     loss * Factor.decode(factor).scale
   rescue
@@ -269,9 +291,9 @@ defmodule GradScaler do
     ArithmeticError -> if loss > 0, do: :infinity, else: :neg_infinity
   end
 
-  def scale_loss(loss, %__MODULE__{state: state}, options) do
+  def scale_loss(loss, %__MODULE__{} = scaler, options) do
     options = Keyword.validate!(options, type: nil)
-    factor = factor_binary(state)
+    factor = factor_binary(scaler)
     scale = Factor.decode(factor).scale
 
     loss =
@@ -279,12 +301,15 @@ defmodule GradScaler do
         if Leaf.dtype(leaf), do: leaf, else: Nx.as_type(leaf, {:f, 32})
       end)
 
-    cast(loss, factor, options[:type], %TensorOptions{}, fn leaf, dtype ->
-      # In the type of the result, or in float32 where that is narrow: a constant takes the type of
-      # the tensor, and most scales are beyond float16.
-      wide = Leaf.type(wide(dtype))
-      leaf |> Nx.as_type(wide) |> Nx.multiply(scale) |> Nx.as_type(Leaf.type(dtype))
-    end)
+    cast(loss, factor, options[:type], %TensorOptions{}, &multiply(&1, scale, &2))
+  end
+
+  # Multiplies a traced tensor in the type of the result, or in float32 if that is narrow: most scales are beyond
+  # float16.
+  defp multiply(leaf, scale, dtype) do
+    wide = Leaf.type(wide(dtype))
+    scale = if is_number(scale), do: scale, else: Nx.as_type(scale, wide)
+    leaf |> Nx.as_type(wide) |> Nx.multiply(scale) |> Nx.as_type(Leaf.type(dtype))
   end
 
   @doc """
@@ -477,9 +502,10 @@ defmodule GradScaler do
       ** (ArgumentError) reports[1].digest differs: rank 1 has another policy or state than rank 0: load the same checkpoint on all ranks, or send one rank's policy and state to all
   """
   @spec set_rank(Report.t(), t, non_neg_integer) :: Report.t()
-  def set_rank(%Report{} = report, %__MODULE__{policy: policy, state: state}, rank) do
+  def set_rank(%Report{} = report, %__MODULE__{policy: policy} = scaler, rank) do
     encoded = Report.encode(report)
-    ranked = Error.ok!(Native.report_set_rank(nil, encoded, policy, state, rank))
+    ranked = Native.report_set_rank(nil, encoded, policy, state_bytes(scaler), rank)
+    ranked = Error.ok!(ranked)
     ranks = [:status_rank_plus_1, :first_rank_plus_1, :last_rank_plus_1, :loss_rank_plus_1]
     Map.merge(report, Map.take(Report.decode(ranked), [:digest | ranks]))
   end
@@ -532,7 +558,7 @@ defmodule GradScaler do
   end
 
   def update(%__MODULE__{} = scaler, %Report{} = report) do
-    state = Native.state_update(nil, scaler.policy, scaler.state, Report.encode(report))
+    state = Native.state_update(nil, scaler.policy, state_bytes(scaler), Report.encode(report))
     state = Error.ok!(state)
     emit_update(%{scaler | state: state}, report)
   end
@@ -568,7 +594,8 @@ defmodule GradScaler do
   """
   @spec combine_decisions(t, t) :: t
   def combine_decisions(%__MODULE__{} = scaler, %__MODULE__{} = other) do
-    %{scaler | state: Error.ok!(Native.state_combine_decisions(nil, scaler.state, other.state))}
+    [state, other] = Enum.map([scaler, other], &state_bytes/1)
+    %{scaler | state: Error.ok!(Native.state_combine_decisions(nil, state, other))}
   end
 
   @doc """
@@ -628,13 +655,14 @@ defmodule GradScaler do
       {:skipped, :overflow, 1, 1, 0}
   """
   @spec decision(t, Report.t() | nil, keyword) :: Reason.t()
-  def decision(%__MODULE__{state: state}, report \\ nil, options \\ []) do
+  def decision(%__MODULE__{} = scaler, report \\ nil, options \\ []) do
     options = Keyword.validate!(options, [:names, order: nil, evidence: []])
     names = Keyword.get_lazy(options, :names, fn -> names_of_bad(report) end)
     order = options[:order] && for(i <- options[:order], into: <<>>, do: Fields.u64(i, "order"))
     bytes = report && Report.encode(report)
     each = report && report.per_tensor
     evidence = evidence(options[:evidence])
+    state = state_bytes(scaler)
     Reason.decode(Error.ok!(Native.state_reason(state, bytes, evidence, each, names, order)))
   end
 
@@ -671,8 +699,9 @@ defmodule GradScaler do
   these metrics, and the metadata has `scaler`.
   """
   @spec metrics(t, Report.t() | nil) :: keyword(real | boolean)
-  def metrics(%__MODULE__{policy: policy, state: state}, report \\ nil) do
-    entries = Error.ok!(Native.state_metrics(policy, state, report && Report.encode(report)))
+  def metrics(%__MODULE__{policy: policy} = scaler, report \\ nil) do
+    bytes = report && Report.encode(report)
+    entries = Error.ok!(Native.state_metrics(policy, state_bytes(scaler), bytes))
 
     for {name, value} <- Checkpoint.rows(entries),
         value != nil,
@@ -690,12 +719,12 @@ defmodule GradScaler do
       :not_finite
   """
   @spec diagnose(t, Report.t() | nil, keyword) :: [GradScaler.Checkpoint.note()]
-  def diagnose(%__MODULE__{policy: policy, state: state}, report \\ nil, options \\ []) do
+  def diagnose(%__MODULE__{policy: policy} = scaler, report \\ nil, options \\ []) do
     options = Keyword.validate!(options, steps: 0, planned_steps: 0)
     bytes = report && Report.encode(report)
     each = report && report.per_tensor
     {steps, planned} = {options[:steps], options[:planned_steps]}
-    notes = Native.state_diagnose(policy, state, bytes, each, steps, planned)
+    notes = Native.state_diagnose(policy, state_bytes(scaler), bytes, each, steps, planned)
     Checkpoint.notes(Error.ok!(notes), [])
   end
 
@@ -772,7 +801,8 @@ defmodule GradScaler do
   returned unchanged.
   """
   @spec guard_factor(t, factor) :: factor
-  def guard_factor(%__MODULE__{state: state}, factor) do
+  def guard_factor(%__MODULE__{} = scaler, factor) do
+    state = state_bytes(scaler)
     Factor.decode(Error.ok!(Native.factor_clip_outlier(nil, Factor.encode(factor), state)))
   end
 
@@ -781,8 +811,8 @@ defmodule GradScaler do
   `:factor`. `report` is of `measure/3` with `want: :norm`. It clips as torch.nn.utils.clip_grad_norm_.
   """
   @spec clip_factor(t, Report.t(), number) :: factor
-  def clip_factor(%__MODULE__{state: state}, %Report{} = report, max_norm) do
-    factor = factor_binary(state)
+  def clip_factor(%__MODULE__{} = scaler, %Report{} = report, max_norm) do
+    factor = factor_binary(scaler)
     factor = Native.factor_clip_grad_norm(nil, factor, Report.encode(report), max_norm)
     Factor.decode(Error.ok!(factor))
   end
@@ -802,7 +832,7 @@ defmodule GradScaler do
   @spec put_state(t, keyword) :: t
   def put_state(%__MODULE__{} = scaler, fields) do
     {scale, fields} = Keyword.pop(fields, :scale, loss_scale(scaler))
-    state = State.decode(scaler.state)
+    state = state(scaler)
 
     known =
       Map.keys(Map.from_struct(state)) -- [:factor, :next, :events, :status, :skip_f32, :skip]
@@ -935,8 +965,8 @@ defmodule GradScaler do
       true
   """
   @spec save(t) :: binary
-  def save(%__MODULE__{policy: policy, state: state}),
-    do: Error.ok!(Native.state_save(policy, state))
+  def save(%__MODULE__{policy: policy} = scaler),
+    do: Error.ok!(Native.state_save(policy, state_bytes(scaler)))
 
   @doc """
   Returns the scaler that `save/1` saved. Damaged or other bytes, and bytes of a version before 0.10, raise
@@ -1081,7 +1111,7 @@ defmodule GradScaler do
 
   defp factor_option(options, scaler) do
     case options[:factor] do
-      nil -> factor_binary(scaler.state)
+      nil -> factor_binary(scaler)
       %Factor{} = factor -> Factor.encode(factor)
       other -> raise ArgumentError, "factor is #{inspect(other)}, not a GradScaler.Factor"
     end
@@ -1098,6 +1128,8 @@ defmodule GradScaler do
   defp wide(_narrow_or_single), do: :f32
 
   defimpl Inspect do
+    def inspect(%{state: state}, _options) when not is_binary(state), do: "#GradScaler<traced>"
+
     def inspect(scaler, _options) do
       state = GradScaler.state(scaler)
 
@@ -1106,11 +1138,28 @@ defmodule GradScaler do
     end
   end
 
-  # A scaler has no tensors: if Nx traces a function, the scaler is a constant in it.
+  # To Nx the state is tensors, so a compiled function gets the scale of each call; the policy is a constant in it.
   if Code.ensure_loaded?(Nx.Container) do
     defimpl Nx.Container do
-      def traverse(scaler, acc, _fun), do: {scaler, acc}
-      def reduce(_scaler, acc, _fun), do: acc
+      def traverse(scaler, acc, fun) do
+        {tensors, acc} = fun.(tensors(scaler), acc)
+        {%{scaler | state: state(tensors)}, acc}
+      end
+
+      def reduce(scaler, acc, fun), do: fun.(tensors(scaler), acc)
+
+      defp tensors(%{state: bytes} = scaler) when is_binary(bytes),
+        do: scaler |> GradScaler.Defn.init() |> Map.take([:bytes, :scale])
+
+      defp tensors(%{state: tensors}), do: tensors
+
+      # Tensors that have no elements, of a graph or a template, stay.
+      defp state(%{bytes: %{data: %{__struct__: backend}} = bytes})
+           when backend not in [Nx.Defn.Expr, Nx.TemplateBackend],
+           do: Nx.to_binary(bytes)
+
+      defp state(tensors), do: tensors
+
       def serialize(scaler), do: {__MODULE__, [], GradScaler.save(scaler)}
       def deserialize([], bytes), do: GradScaler.load(bytes)
     end

@@ -141,6 +141,81 @@ defmodule GradScaler.NxTest do
       end
     end
 
+    test "a compiled function gets the scale of each call, and is traced once" do
+      scaler = GradScaler.new("torch")
+      test = self()
+
+      gradient = fn x, scaler ->
+        send(test, :traced)
+        {Nx.Defn.grad(x, &GradScaler.scale_loss(Nx.multiply(&1, &1), scaler)), scaler}
+      end
+
+      compiled = Nx.Defn.compile(gradient, [Nx.template({}, {:f, 32}), scaler])
+
+      for moved <- [scaler, GradScaler.update(scaler, true), GradScaler.set_scale(scaler, 0.1)] do
+        {grad, returned} = compiled.(Nx.tensor(0.5), moved)
+        assert {grad, returned} == {Nx.tensor(GradScaler.loss_scale(moved)), moved}
+      end
+
+      assert_received :traced
+      refute_received :traced
+
+      for {loss, options} <- [
+            {0.5, []},
+            {Nx.tensor(3), []},
+            {{Nx.tensor(0.5, type: :f16)}, []},
+            {Nx.tensor(0.5, type: :f16), [type: :same]},
+            {Nx.tensor(0.1, type: :f64), []}
+          ],
+          scaler = GradScaler.set_scale(scaler, 1000.1) do
+        scaled = &GradScaler.scale_loss(loss, &1, options)
+        assert Nx.Defn.jit(scaled).(scaler) == Nx.Defn.jit(fn -> scaled.(scaler) end).()
+      end
+    end
+
+    test "a traced scaler has no numbers, and says what to use" do
+      scaler = GradScaler.new("torch")
+      grads = Nx.tensor(1.0)
+      report = GradScaler.measure(grads, scaler)
+
+      for call <- [
+            &GradScaler.loss_scale/1,
+            &GradScaler.state/1,
+            &GradScaler.skip?/1,
+            &GradScaler.reason/1,
+            &GradScaler.metrics/1,
+            &GradScaler.diagnose/1,
+            &GradScaler.save/1,
+            &GradScaler.update(&1, true),
+            &GradScaler.put_state(&1, good_steps: 1),
+            &GradScaler.set_rank(report, &1, 0),
+            &GradScaler.combine_decisions(scaler, &1),
+            &GradScaler.guard_factor(&1, GradScaler.factor(scaler)),
+            &GradScaler.clip_factor(&1, report, 1.0),
+            &GradScaler.measure(grads, &1),
+            &GradScaler.Checkpoint.write(&1, "torch"),
+            &GradScaler.Defn.init/1
+          ] do
+        assert_raise ArgumentError, ~r/the scaler is traced, .* use GradScaler.Defn/, fn ->
+          Nx.Defn.jit(&(call.(&1) && 1)).(scaler)
+        end
+      end
+
+      Nx.Defn.jit(fn traced -> assert(inspect(traced) == "#GradScaler<traced>") && 1 end).(scaler)
+    end
+
+    test "a scaler stays what it is in trees, on a backend and in a file" do
+      scaler = GradScaler.update(GradScaler.new("torch"), true)
+      tree = %{w: Nx.tensor([1.0]), scaler: scaler}
+      assert %{scaler: ^scaler} = GradScaler.cast_params(tree, :f16)
+      assert {%{scaler: ^scaler}, _report} = GradScaler.unscale(tree, scaler)
+      assert Nx.backend_copy(scaler) == scaler
+      assert tree |> Nx.serialize() |> Nx.deserialize() == tree
+      template = Nx.to_template(scaler)
+      assert Nx.to_template(template) == template
+      assert Nx.Defn.compile(& &1, [template]).(scaler) == scaler
+    end
+
     test "bfloat16 is rounded to nearest even" do
       third = Nx.tensor(1.0 / 3.0 * 1.01)
       assert Nx.to_binary(GradScaler.cast_params(third, {:bf, 16})) == <<0x3EAC::little-16>>
@@ -533,6 +608,23 @@ defmodule GradScaler.NxTest do
       assert trained.model_state != start.model_state
       assert GradScaler.finite?(trained.model_state)
       assert Nx.to_number(trained.loss_scale_state.scale) == 2.0 ** 9
+    end
+
+    test "a scaler in the state of a loop scales by what it is at each step" do
+      start = fn _x, _state -> %{scaler: GradScaler.new("torch"), scaled: Nx.tensor(0.0)} end
+      step = fn x, state -> %{state | scaled: GradScaler.scale_loss(x, state.scaler)} end
+
+      overflow = fn state ->
+        {:continue, update_in(state.step_state.scaler, &GradScaler.update(&1, true))}
+      end
+
+      ended =
+        Axon.Loop.loop(step, start)
+        |> Axon.Loop.handle_event(:iteration_completed, overflow)
+        |> Axon.Loop.run([Nx.tensor(1.0), Nx.tensor(1.0)])
+
+      assert ended.step_state.scaled == Nx.tensor(32768.0)
+      assert GradScaler.loss_scale(ended.step_state.scaler) == 16384.0
     end
   end
 end

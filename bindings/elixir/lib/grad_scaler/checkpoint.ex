@@ -96,7 +96,9 @@ defmodule GradScaler.Checkpoint do
     format = text(format, "format")
 
     {:ok, entries, notes} =
-      format |> Native.state_export(prefix, scaler.policy, scaler.state) |> check!([], format)
+      format
+      |> Native.state_export(prefix, scaler.policy, GradScaler.state_bytes(scaler))
+      |> check!([], format)
 
     name =
       case options[:keys] do

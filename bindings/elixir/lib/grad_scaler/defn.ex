@@ -86,7 +86,7 @@ defmodule GradScaler.Defn do
 
   @doc "Returns the state of a scaler as tensors. Call it outside of `defn`."
   @spec init(GradScaler.t()) :: state
-  def init(%GradScaler{state: bytes}), do: tensors(bytes, [])
+  def init(%GradScaler{} = scaler), do: tensors(GradScaler.state_bytes(scaler), [])
 
   @doc """
   Returns a scaler with the rules of `scaler` and the scale and counts of `state`, to save it or to

@@ -26,6 +26,9 @@ defmodule GradScaler.Tree do
     {List.to_tuple(list), acc}
   end
 
+  # The tensors of a scaler are no gradients.
+  defp walk(%GradScaler{} = scaler, _path, acc, _fun), do: {scaler, acc}
+
   defp walk(struct, path, acc, fun) when is_struct(struct),
     do: walk_struct(struct, path, acc, fun)
 
