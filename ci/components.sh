@@ -197,8 +197,11 @@ test_package() { # packages, each installed in a place of its own, with its smal
   recorded_steps
   local kind
   if [ -n "$long" ]; then ci/package; else ci/package --short; fi
-  scratch=$(mktemp -d)
-  trap 'rm -rf "$scratch"' EXIT
+  local temporary
+  temporary=$(mktemp -d)
+  trap 'rm -rf "$temporary"' EXIT
+  scratch="$temporary/a (b) ä" # a user's folder can have any name
+  mkdir "$scratch"
   for kind in packaging/*.sh; do
     kind=$(basename "$kind" .sh)
     mkdir "$scratch/$kind"

@@ -4,7 +4,7 @@
 packages=$(realpath -e "$1") && scratch=$(realpath -e "$2") || exit
 source "$(dirname "$0")/../../ci/setup.sh"
 source tests/package/debian.sh
-venv package-tests numpy
+venv build package-tests numpy
 recorded_steps
 row() { printf '%-34s' "$1"; }
 pip() { "$1" -m pip --quiet --disable-pip-version-check --no-input "${@:2}"; }
@@ -39,6 +39,20 @@ for what in "$packages"/gradscaler-*.tar.gz "$packages"/gradscaler-*manylinux*"$
   (cd "$scratch" && says "$here/bin/python")
   PYTHONPATH=$(echo "$here"/lib/python*/site-packages) digest $python
 done
+
+# The sources of the repository, in which nothing is written: they can belong to another user.
+clone=$scratch/clone
+mkdir "$clone"
+git archive HEAD LICENSE CMakeLists.txt core include bindings | tar -C "$clone" -x
+listed() { (cd "$clone" && find . -printf '%p %T@\n' | sort); }
+listed >"$scratch/before"
+row 'sources'
+PATH=$PWD/build/venv/bin:$PATH pip $python wheel --no-deps --no-build-isolation --config-settings=cmake.build-type=Debug \
+  -w "$scratch/built" "$clone/bindings/python"
+listed | diff "$scratch/before" - || die 'building the wheel wrote into the sources'
+python3 -m venv "$scratch/from-clone"
+pip "$scratch/from-clone/bin/python" install "$scratch"/built/*.whl
+PYTHONPATH=$(echo "$scratch"/from-clone/lib/python*/site-packages) digest $python
 
 # Each wheel: nothing but the stable ABI of 3.11, and of its platform nothing newer or rarer than its name says.
 for wheel in "$packages"/*.whl; do
