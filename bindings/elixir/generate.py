@@ -89,9 +89,18 @@ defmodule GradScaler.Native do
   @type real :: GradScaler.real()
   @type error :: {:error, map}
 
+  # Without the library the functions below run, and raise this.
+  @not_loaded %GradScaler.Error{
+    status: :unavailable,
+    message:
+      "the library cannot be loaded, because an escript has no priv folder: use mix run or mix release"
+  }
+
   def load do
-    path = Path.join(:code.priv_dir(:gradscaler), "gradscaler_nif")
-    :erlang.load_nif(String.to_charlist(path), @version)
+    case :code.priv_dir(:gradscaler) do
+      {:error, :bad_name} -> :ok
+      priv -> :erlang.load_nif(:filename.join(priv, ~c"gradscaler_nif"), @version)
+    end
   end"""
 CONSTANTS_TAIL = """\
   @doc "The number of a name, of a list of names (their union), or a number as it is."
@@ -506,7 +515,7 @@ def broken(line, at, parts):
 def stub(name, args, signature):
     """A function that the library replaces."""
     args = ", ".join(f"_{arg}" for arg in args)
-    line = f"  def {name}({args}), do: :erlang.nif_error(:nif_not_loaded)".replace("()", "")
+    line = f"  def {name}({args}), do: :erlang.nif_error(@not_loaded)".replace("()", "")
     spec = broken(f"  @spec {name}{signature}", " :: ", " ::\n          ")
     if len(spec.split(" ::\n")[0]) > DOC_WIDTH:
         passed, returned = signature.removeprefix("(").split(") :: ")

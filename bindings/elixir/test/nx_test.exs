@@ -583,7 +583,7 @@ defmodule GradScaler.NxTest do
   describe "Axon" do
     @describetag :axon
     @describetag :nx_runtime_call
-    @compile {:no_warn_undefined, [Axon, Axon.Loop, Polaris.Optimizers]}
+    @compile {:no_warn_undefined, [Axon, Axon.Loop, Polaris.Optimizers, Polaris.Updates]}
 
     test "the recipe skips the step on an overflow, and trains on without one" do
       scaler = GradScaler.new("axon", init_scale: 2.0 ** 10)
@@ -609,6 +609,19 @@ defmodule GradScaler.NxTest do
       assert GradScaler.finite?(trained.model_state)
       assert Nx.to_number(trained.loss_scale_state.scale) == 2.0 ** 9
     end
+
+    test "a micro-batch with an overflow is left out where gradients are accumulated" do
+      summing = Polaris.Updates.scale(-0.1) |> Polaris.Updates.accumulate_gradients(2)
+      {init, step} = GradScaler.Axon.skip_overflow(summing)
+      params = %{w: Nx.tensor([1.0])}
+      start = init.(params)
+      assert {%{w: w}, ^start} = step.(%{w: Nx.tensor([:nan])}, start, params)
+      assert w == Nx.tensor([0.0])
+      assert {_, %{step: one}} = step.(%{w: Nx.tensor([2.0])}, start, params) |> sums()
+      assert Nx.to_number(one) == 1
+    end
+
+    defp sums({updates, state}), do: {updates, elem(state, 0)}
 
     test "a scaler in the state of a loop scales by what it is at each step" do
       start = fn _x, _state -> %{scaler: GradScaler.new("torch"), scaled: Nx.tensor(0.0)} end

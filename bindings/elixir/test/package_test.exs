@@ -35,6 +35,20 @@ defmodule GradScaler.PackageTest do
     refute File.exists?("source")
   end
 
+  test "without a priv folder, as in an escript, the error says so" do
+    folder = Path.join(folder("escript"), "beams")
+    File.mkdir_p!(folder)
+
+    for beam <- Path.wildcard(Application.app_dir(:gradscaler, "ebin/*.beam")),
+        do: File.cp!(beam, Path.join(folder, Path.basename(beam)))
+
+    arguments = ["-pa", folder, "-e", "GradScaler.new()"]
+    assert {said, 1} = System.cmd("elixir", arguments, stderr_to_stdout: true)
+
+    assert said =~
+             "(GradScaler.Error) the library cannot be loaded, because an escript has no priv"
+  end
+
   test "what goes wrong in hex.build leaves nothing behind" do
     # Without Hex there is no such task, with it no such option.
     assert %{__exception__: true} = catch_error(Mix.Task.run("hex.build", ["--unheard-of"]))

@@ -16,8 +16,8 @@ defmodule GradScaler.Axon do
 
   If a gradient is Inf or NaN, or the norm is too large for rules with `overflow_test: :norm`, the
   parameters and the optimizer's state do not change. The running statistics of layers do change: the
-  forward pass makes them. With `gradient_accumulation_steps` one overflow skips all the steps that are
-  summed. Unlike in Axon.LossScale, a NaN counts as an overflow.
+  forward pass makes them. An optimizer of `Polaris.Updates.accumulate_gradients` leaves out the micro-batch
+  with the overflow. Unlike in Axon.LossScale, a NaN counts as an overflow.
 
   This module compiles without Axon: its functions return tuples of functions, as Axon takes them.
   """
