@@ -56,9 +56,10 @@ build_nif() { elixir_binding; }
 build_crate() { rust_binding; }
 
 # 10 s; debian clang-format make shellcheck; python format; levels quick
-test_format() { # layout is decided by the formatters; shell scripts, spelling; ci/test itself; recipes delete nothing outside their folder
+test_format() { # layout is decided by the formatters; shell scripts, spelling; ci/test itself; recipes delete nothing outside their folder; no sentence is torn
   check runner tests/ci/runner_test.py
   check paths tests/ci/paths_test.py
+  check comments tests/ci/comments_test.py
   check links bash -c '! git ls-files --stage | grep ^120000' # Windows checks them out as text
   local sources scripts texts
   sources=$(git ls-files '*.c' '*.h' '*.cpp' '*.cu' ':!include' ':!tests/abi/released' | grep -vxF \

@@ -78,8 +78,8 @@ defmodule GradScaler.MixProject do
 
   defp package, do: [licenses: ["MIT"], links: %{}, files: files()]
 
-  # The C sources travel along, in a folder that is there while the package is built; in a release the
-  # also the checksums of the precompiled NIFs. Each file is named: Hex packs the files of a folder in the order of the disk.
+  # The package also has the C sources, from a folder that exists while the package is built, and in a release the
+  # checksums of the precompiled NIFs. Each file is named: Hex packs the files of a folder in the order of the disk.
   @sources ["core", "include"]
   @own ~w(lib c_src Makefile mix.exs precompiled.exs checksums.exs .formatter.exs README.md)
   defp files do
