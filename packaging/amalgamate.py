@@ -48,6 +48,7 @@ LICENSE */
 #define _POSIX_C_SOURCE 200809L
 #endif
 #pragma GCC diagnostic ignored "-Wunused-function"
+#pragma GCC diagnostic ignored "-Wshadow" /* variables have names that other files define */
 #if defined(__clang__)
 #pragma STDC FP_CONTRACT OFF
 #elif defined(__GNUC__)

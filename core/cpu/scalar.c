@@ -35,10 +35,10 @@ GSC_INLINE uint64_t quiet(enum gsc_real_dtype dtype, uint64_t bits)
 }
 
 /* A number in the multiplying type: `d` if the input is f64, else `f`. */
-typedef struct number {
+struct number {
     float f;
     double d;
-} number;
+};
 
 GSC_INLINE float widen(enum gsc_real_dtype dtype, uint64_t bits)
 {
@@ -100,20 +100,20 @@ GSC_INLINE uint64_t round_double(enum gsc_real_dtype out, double x)
 
 /* ---- kernels ---- */
 
-GSC_INLINE number product(enum gsc_real_dtype in, uint64_t bits, double m)
+GSC_INLINE struct number product(enum gsc_real_dtype in, uint64_t bits, double m)
 {
     if (in == gsc_f64) {
         const double x = gsc_double(bits);
-        return (number){.d = GSC_KEEPS_NANS || x == x ? x * m : gsc_double(quiet(in, bits))};
+        return (struct number){.d = GSC_KEEPS_NANS || x == x ? x * m : gsc_double(quiet(in, bits))};
     }
     const float x = widen(in, bits);
     if (GSC_KEEPS_NANS || x == x)
-        return (number){.f = x * (float)m};
-    return (number){.f = gsc_float((uint32_t)quiet(gsc_f32, gsc_float_bits(x)))};
+        return (struct number){.f = x * (float)m};
+    return (struct number){.f = gsc_float((uint32_t)quiet(gsc_f32, gsc_float_bits(x)))};
 }
 
 /* Returns lane + x * x, rounded once in the multiplying type of `in`. */
-GSC_INLINE double add_square(enum gsc_real_dtype in, number x, double lane)
+GSC_INLINE double add_square(enum gsc_real_dtype in, struct number x, double lane)
 {
 #if defined(_WIN32)
     return in == gsc_f64 ? gsc_fma(x.d, x.d, lane) : (double)gsc_fmaf(x.f, x.f, (float)lane);
@@ -138,7 +138,7 @@ GSC_INLINE uint64_t multiply(enum gsc_real_dtype in, enum gsc_real_dtype out, un
     uint64_t most = 0, zeros = 0, subnormals = 0;
     for (uint64_t i = 0; i < n; i++) {
         const uint64_t bits = load(in, from, i), magnitude = magnitude_of(in, bits);
-        const number x = product(in, bits, m);
+        const struct number x = product(in, bits, m);
         double *lane = &lanes[i % GSC_LANES];
         if ((does & GSC_CLEANS) && magnitude >= norm->limit)
             continue;
@@ -238,7 +238,7 @@ GSC_INLINE uint64_t find(enum gsc_real_dtype dtype, const void *from, uint64_t n
 
 uint64_t gsc_convert_one(uint32_t from, uint64_t bits, uint32_t to, double multiplier)
 {
-    const number x = product(from, bits, multiplier);
+    const struct number x = product(from, bits, multiplier);
     return from == gsc_f64 ? round_double(to, x.d) : round_float(to, x.f);
 }
 

@@ -1020,7 +1020,7 @@ MULTIPLY_GROUPS(multiply_cb16_groups, multiply_cb16)
 
 /* Multiplies 8 elements, or the last `left`. */
 GSC_INLINE void wide_vector(enum gsc_real_dtype out, unsigned does, cursor *at, uint64_t left,
-                            doubles m, char *lanes)
+                            doubles m, char *sums)
 {
     ints bits = take(at->from, 8 * left);
     if (does & GSC_CLEANS)
@@ -1037,35 +1037,35 @@ GSC_INLINE void wide_vector(enum gsc_real_dtype out, unsigned does, cursor *at, 
     else if (does & GSC_WRITES)
         put_half(at->to, doubles_narrow(x), 4 * left);
     if (does & GSC_SUMS)
-        store(lanes, bits_of_doubles(doubles_fma(x, x, doubles_of(load(lanes)))));
+        store(sums, bits_of_doubles(doubles_fma(x, x, doubles_of(load(sums)))));
     at->from += 64;
     at->to = past(does, at->to, 8 * size_of(out));
 }
 
-GSC_INLINE double wide_fold(char *lanes)
+GSC_INLINE double wide_fold(char *sums)
 {
-    for (uint64_t half = 8 * GSC_LANES / 2; half >= 64; half /= 2)
-        for (uint64_t j = 0; j < half; j += 64)
-            store(lanes + j, bits_of_doubles(doubles_add(doubles_of(load(lanes + j)),
-                                                         doubles_of(load(lanes + j + half)))));
-    return doubles_fold(doubles_of(load(lanes)));
+    for (uint64_t distance = 8 * GSC_LANES / 2; distance >= 64; distance /= 2)
+        for (uint64_t j = 0; j < distance; j += 64)
+            store(sums + j, bits_of_doubles(doubles_add(doubles_of(load(sums + j)),
+                                                        doubles_of(load(sums + j + distance)))));
+    return doubles_fold(doubles_of(load(sums)));
 }
 
 GSC_INLINE uint64_t multiply_doubles(enum gsc_real_dtype out, unsigned does, const char *from,
                                      char *to, uint64_t n, double number, gsc_norm *norm)
 {
     const doubles m = doubles_set(number);
-    char lanes[8 * GSC_LANES] = {0};
+    char sums[8 * GSC_LANES] = {0};
     cursor at = begin(does, from, to, norm);
     uint64_t i = 0;
     for (; i + 8 <= n; i += 8) {
         prefetch(at.from, 64);
-        wide_vector(out, does, &at, 8, m, lanes + 8 * (i % GSC_LANES));
+        wide_vector(out, does, &at, 8, m, sums + 8 * (i % GSC_LANES));
     }
     if (i < n)
-        wide_vector(out, does, &at, n - i, m, lanes + 8 * (i % GSC_LANES));
+        wide_vector(out, does, &at, n - i, m, sums + 8 * (i % GSC_LANES));
     if (does & GSC_SUMS)
-        norm->sum = wide_fold(lanes);
+        norm->sum = wide_fold(sums);
     return end(8, does, &at, norm);
 }
 

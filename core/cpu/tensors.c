@@ -42,11 +42,11 @@ static position skip_chunks(const gsc_pass *pass, position at, uint64_t count)
 }
 
 /* The results of a share of a batch. */
-typedef struct share {
+struct share {
     gsc_report all;
     gsc_report rest; /* with pass->per_tensor: of the tensor that an earlier share began */
     uint64_t begun;  /* index of that tensor; UINT64_MAX: there is none */
-} share;
+};
 
 /* ---- shares ---- */
 
@@ -184,7 +184,7 @@ static uint64_t run_small(runner *r, uint64_t tensor, uint64_t count, double *su
 /* Runs `count` chunks from `at` on. Adds their results to `all`, and writes their sums to
  * sums[0..]. Returns the position after them. */
 static position run_chunks(const gsc_pass *pass, position at, uint64_t count, double *sums,
-                           share *share, gsc_report *all)
+                           struct share *share, gsc_report *all)
 {
     runner r;
     gsc_worker *w = &r.worker;
@@ -241,14 +241,14 @@ typedef struct batch {
     gsc_report *all;
     fenv_t environment; /* the caller's: the bits must not depend on which thread runs a task */
     double sums[BATCH];
-    share shares[TASKS];
+    struct share shares[TASKS];
 } batch;
 
 static void run_share(batch *b, uint64_t task)
 {
     const uint64_t first = b->count * task / b->tasks, end = b->count * (task + 1) / b->tasks;
     const position at = skip_chunks(b->pass, b->start, first);
-    share *share = &b->shares[task];
+    struct share *share = &b->shares[task];
     gsc_report *all = b->all;
     if (b->tasks > 1) {
         all = &share->all;
@@ -270,12 +270,12 @@ static void run_task(void *data, uint64_t task)
 }
 
 /* The sum of squares of the chunks so far: of the current tensor, and of the list before it. */
-typedef struct sums {
+struct sums {
     gsc_sum tensor, list;
-} sums;
+};
 
 /* Adds the sums of a batch in order: chunks of a tensor, then tensors. */
-static void fold_sums(const batch *b, sums *sums)
+static void fold_sums(const batch *b, struct sums *sums)
 {
     position at = b->start;
     for (uint64_t i = 0; i < b->count; at = (position){at.tensor + 1, 0}) {
@@ -301,7 +301,7 @@ static void fold_sums(const batch *b, sums *sums)
 static void fold_shares(const batch *b)
 {
     for (uint64_t task = 0; task < b->tasks; task++) {
-        const share *share = &b->shares[task];
+        const struct share *share = &b->shares[task];
         if (b->tasks > 1)
             gsc_report_add(b->all, &share->all);
         if (b->pass->per_tensor && share->begun != UINT64_MAX) {
@@ -334,7 +334,7 @@ static bool run_pass(const gsc_pass *pass, const gsc_cpu *cpu, uint64_t bytes, b
                      gsc_report *all)
 {
     batch b;
-    sums sums = {{0, 0, 0}, {0, 0, 0}};
+    struct sums sums = {{0, 0, 0}, {0, 0, 0}};
     uint64_t tasks = 1;
     if (cpu && cpu->threads > 1 && bytes >= GSC_SHARED_BYTES) {
         const uint64_t threads = least(cpu->threads, TASKS);

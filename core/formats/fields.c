@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "formats.h"
-#include "step.h"
 
 const struct gsc_field gsc_fields[FIELDS] = {
 #define X(name, member, type) {#name, type, offsetof(struct scaler, member)},

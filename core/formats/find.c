@@ -37,7 +37,7 @@ gsc_status gsc_find_format(const char *name, bool must_save, const struct format
                     GSC_MEANT(": ", name, &gsc_formats->name, sizeof *gsc_formats));
 }
 
-static bool has_row(const row *rows, const char *key, unsigned where)
+static bool has_row(const struct row *rows, const char *key, unsigned where)
 {
     for (; rows->key; rows++)
         if ((rows->where & where) && strcmp(rows->key, key) == 0)
@@ -45,19 +45,20 @@ static bool has_row(const row *rows, const char *key, unsigned where)
     return false;
 }
 
-int gsc_list_rows(const struct format *f, unsigned where, const row *list[MOST_ROWS])
+int gsc_list_rows(const struct format *f, unsigned where, const struct row *list[MOST_ROWS])
 {
-    const row *const tables[] = {f->rows, gsc_common_rows, gsc_our_rows};
+    const struct row *const tables[] = {f->rows, gsc_common_rows, gsc_our_rows};
     int n = 0;
     for (int t = 0; t < 3; t++)
-        for (const row *row = tables[t]; row->key && n < MOST_ROWS; row++)
+        for (const struct row *row = tables[t]; row->key && n < MOST_ROWS; row++)
             if (row->where & where & (t == 0 ? BOTH : SET) &&
                 (t == 0 || !has_row(f->rows, row->key, SET)))
                 list[n++] = row;
     return n;
 }
 
-static void list_key(gsc_format_key *key, const struct format *f, const row *row, unsigned where)
+static void list_key(gsc_format_key *key, const struct format *f, const struct row *row,
+                     unsigned where)
 {
     const size_t length = strlen(row->key);
     memset(key, 0, sizeof *key);
@@ -73,7 +74,7 @@ gsc_status gsc_format_keys(const char *format, gsc_format_key *keys, uint64_t ke
 {
     gsc_begin(err);
     const struct format *f = NULL;
-    const row *rows[MOST_ROWS];
+    const struct row *rows[MOST_ROWS];
     unsigned where = BOTH;
     uint64_t n = 0;
     GSC_REQUIRE(format, 0);
@@ -133,7 +134,7 @@ int64_t gsc_find_entry(const reading *r, const char *key, uint64_t start)
     return -1;
 }
 
-const row *gsc_row_of(const reading *r, const char *rest)
+const struct row *gsc_row_of(const reading *r, const char *rest)
 {
     for (int i = 0; i < r->n_rows; i++)
         if (same_key(r->format, r->rows[i]->key, rest))
@@ -199,7 +200,7 @@ static struct match match_format(reading *at, const struct format *f)
     int optional = 0;
     at->format = f;
     memcpy(m.prefix, at->prefix, KEY_SIZE);
-    for (const row *row = f->rows; row->key; row++)
+    for (const struct row *row = f->rows; row->key; row++)
         if ((row->where & SAVED) && row->as != OFF) {
             const bool there = gsc_find_entry(at, row->key, 0) >= 0;
             m.has_scale |= there && row == f->rows;
@@ -252,7 +253,7 @@ static void add_scaler(struct search *s, const struct match *m)
 static bool may_be_alone(const struct format *f)
 {
     bool more = false;
-    for (const row *row = f->rows + 1; row->key; row++)
+    for (const struct row *row = f->rows + 1; row->key; row++)
         more |= (row->where & SAVED) && !(row->where & ONLY_READ);
     return !more || (f->traits & MAY_LACK);
 }
@@ -291,7 +292,7 @@ static bool ends_with_scaler_key(const gsc_entry *e)
 {
     const char *name = gsc_last_name(e->key);
     for (const struct format *f = gsc_formats; f->name; f++)
-        for (const row *row = f->rows; row->key; row++)
+        for (const struct row *row = f->rows; row->key; row++)
             if ((row->where & SAVED) && same_key(f, row->key, name))
                 return true;
     return false;

@@ -9,6 +9,7 @@
 #define GSC_FORMATS_H
 
 #include "internal.h"
+#include "step.h"
 
 /* ---- fields ---- */
 
@@ -80,6 +81,7 @@ enum type { F64, U32, U64, I64 };
     X(next_generation, state.next.generation, U64)                                                 \
     X(events, state.events, U32)
 
+/* step.h has variables of the same names: it is included before. */
 enum field {
 #define X(name, member, type) name,
     FOR_POLICY(X) FOR_STATE(X)
@@ -117,12 +119,12 @@ enum conversion {
 /* Where a key occurs: in checkpoints, in settings, in both. ONLY_READ: the export omits it. */
 enum { SAVED = 1, SET = 2, BOTH = 3, ONLY_READ = 4 };
 
-typedef struct row {
+struct row {
     const char *key; /* NULL: the end */
     enum field field;
     enum conversion as;
     unsigned where;
-} row;
+};
 
 /* ---- formats: tables.c ---- */
 
@@ -137,15 +139,17 @@ enum {
 
 struct format {
     const char *name, *preset, *prefix; /* the framework's prefix of one scaler */
-    const row *rows;
+    const struct row *rows;
     unsigned traits;
     const char *summary;
 };
 
 enum { MOST_FORMATS = 64 };
 extern const struct format gsc_formats[MOST_FORMATS + 1]; /* the name is NULL: the end */
-extern const row gsc_our_rows[];    /* of this library's own format: the fields by their names */
-extern const row gsc_common_rows[]; /* of settings in every format, as are the fields' names */
+extern const struct row
+    gsc_our_rows[]; /* of this library's own format: the fields by their names */
+extern const struct row
+    gsc_common_rows[]; /* of settings in every format, as are the fields' names */
 
 /* ---- fields.c ---- */
 
@@ -180,22 +184,22 @@ typedef struct reading {
     const gsc_entry *entries;
     uint64_t n;
     char prefix[KEY_SIZE];
-    unsigned where;                /* SAVED or SET */
-    const row *rows[MOST_ROWS];    /* of the keys that these entries can have */
-    int n_rows;                    /* their number */
-    struct scaler s;               /* the fields read so far */
-    int64_t from[FIELDS];          /* the entry that a field came from, or -1 */
-    double read[FIELDS];           /* the field's value by that entry */
-    int64_t unset[POLICY_FIELDS];  /* the null entry that leaves a field unchanged, or -1 */
-    double fixed;                  /* a scale that never moves, or NAN */
-    bool since_start;              /* good_steps is the number of an iteration */
-    bool lowered, stopped_holding; /* by adapt_rules */
+    unsigned where;                    /* SAVED or SET */
+    const struct row *rows[MOST_ROWS]; /* of the keys that these entries can have */
+    int n_rows;                        /* their number */
+    struct scaler s;                   /* the fields read so far */
+    int64_t from[FIELDS];              /* the entry that a field came from, or -1 */
+    double read[FIELDS];               /* the field's value by that entry */
+    int64_t unset[POLICY_FIELDS];      /* the null entry that leaves a field unchanged, or -1 */
+    double fixed;                      /* a scale that never moves, or NAN */
+    bool since_start;                  /* good_steps is the number of an iteration */
+    bool lowered, stopped_holding;     /* by adapt_rules */
 } reading;
 
 gsc_status gsc_find_format(const char *name, bool must_save, const struct format **format,
                            gsc_error *err);
 /* Lists the rows of the keys that SAVED or SET entries, or BOTH, can have; returns their number. */
-int gsc_list_rows(const struct format *f, unsigned where, const row *list[MOST_ROWS]);
+int gsc_list_rows(const struct format *f, unsigned where, const struct row *list[MOST_ROWS]);
 gsc_status gsc_use_prefix(reading *r, const char *prefix, gsc_error *err);
 /* Refuses a prefix that no key begins with: nothing would be read. */
 gsc_status gsc_check_prefix(const reading *r, gsc_error *err);
@@ -206,7 +210,7 @@ const char *gsc_last_name(const char *key);
 /* Returns the first entry from `start` on with this key, or -1. */
 int64_t gsc_find_entry(const reading *r, const char *key, uint64_t start);
 /* Returns the row of a key, or NULL if the key has no meaning. */
-const row *gsc_row_of(const reading *r, const char *rest);
+const struct row *gsc_row_of(const reading *r, const char *rest);
 /* Returns the length of the prefix of a settings key of the format; 0: none. */
 size_t gsc_settings_prefix_length(const reading *r, const char *key);
 

@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "formats.h"
-#include "step.h"
 
 static void note_changed(const reading *r, enum field f, gsc_notes *notes)
 {
@@ -41,7 +40,7 @@ static void note_missing_fields(const reading *r, gsc_notes *notes)
     for (int f = init_scale + 1; f < POLICY_FIELDS; f++) {
         const double x = gsc_get(&r->s, (enum field)f);
         bool asked = x != gsc_get(&preset, (enum field)f);
-        for (const row *row = r->format->rows; row->key; row++)
+        for (const struct row *row = r->format->rows; row->key; row++)
             asked |= row->field == (enum field)f && (row->where & BOTH);
         if (r->from[f] < 0 && r->unset[f] < 0 && asked)
             gsc_note_add(notes, GSC_NOTE_MISSING, -1, gsc_fields[f].name, x,

@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "formats.h"
-#include "step.h"
 
 /* ---- errors ---- */
 
@@ -103,7 +102,7 @@ static gsc_status set(reading *r, enum field f, double x, int64_t entry, gsc_err
 
 /* Returns true if null at the key leaves the field unchanged: a factor or an interval cannot be
  * switched off. Null switches off a limit or a choice. */
-static bool is_unset(const row *row)
+static bool is_unset(const struct row *row)
 {
     return (row->as == PLAIN || row->as == DERIVED || row->as == EXPONENT ||
             row->as == BOTH_WAYS) &&
@@ -135,7 +134,7 @@ static const struct {
 /* clang-format on */
 
 /* Reads the number of an entry; null is 0. */
-static gsc_status read_number(const reading *r, const row *row, int64_t entry, double *x,
+static gsc_status read_number(const reading *r, const struct row *row, int64_t entry, double *x,
                               gsc_error *err)
 {
     const gsc_entry *e = &r->entries[entry];
@@ -163,7 +162,7 @@ static gsc_status read_number(const reading *r, const row *row, int64_t entry, d
 }
 
 /* Returns the value of the row's field, or NAN if it stays. Sets other fields that x decides. */
-static double value_read(reading *r, const row *row, int64_t entry, double x)
+static double value_read(reading *r, const struct row *row, int64_t entry, double x)
 {
     gsc_policy *p = &r->s.policy;
     switch (row->as) {
@@ -220,7 +219,7 @@ static double value_read(reading *r, const row *row, int64_t entry, double x)
     }
 }
 
-static gsc_status convert(reading *r, const row *row, int64_t entry, gsc_error *err)
+static gsc_status convert(reading *r, const struct row *row, int64_t entry, gsc_error *err)
 {
     double x;
     GSC_TRY(read_number(r, row, entry, &x, err));
@@ -259,12 +258,12 @@ static gsc_status read_rows(reading *r, gsc_error *err)
 
 /* Returns the policy with a scale that never moves. It keeps only the guard's rules, which are its
  * last fields. */
-static gsc_policy fixed_at(const gsc_policy *p, double scale)
+static gsc_policy fixed_at(const gsc_policy *p, double fixed)
 {
     gsc_policy made = *p;
     memset(&made, 0, offsetof(gsc_policy, guard_norm));
     made.struct_size = GSC_POLICY_SIZE;
-    made.init_scale = scale;
+    made.init_scale = fixed;
     return made;
 }
 

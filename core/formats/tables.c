@@ -3,7 +3,7 @@
 #include "formats.h"
 
 /* clang-format off */
-const row gsc_our_rows[] = {
+const struct row gsc_our_rows[] = {
 #define X(name, member, type) {#name, name, PLAIN, BOTH},
 #define Y(name, member, type) {#name, name, PLAIN, SAVED},
     FOR_STATE(Y)
@@ -14,13 +14,13 @@ const row gsc_our_rows[] = {
 };
 
 /* Keys that settings of every framework can have, besides the names of the fields. */
-const row gsc_common_rows[] = {
+const struct row gsc_common_rows[] = {
     {"hysteresis_refill", overflow_reset,      REFILL, SET},
     {"raise_at_min",      max_failed_backoffs, SWITCH, SET},
     {0},
 };
 
-static const row torch[] = {
+static const struct row torch[] = {
     {"scale",           scale,           PLAIN, SAVED},
     {"growth_factor",   growth_factor,   PLAIN, BOTH},
     {"backoff_factor",  backoff_factor,  PLAIN, BOTH},
@@ -31,7 +31,7 @@ static const row torch[] = {
     {0},
 };
 
-static const row oneflow[] = {
+static const struct row oneflow[] = {
     {"init_scale",      init_scale,      PLAIN,     SET},
     {"growth_factor",   growth_factor,   BOTH_WAYS, SET},
     {"growth_interval", growth_interval, PLAIN,     SET},
@@ -39,7 +39,7 @@ static const row oneflow[] = {
 };
 
 /* NeMo's loader reads the tracker from a misspelt key, which NeMo does not save. */
-static const row nemo[] = {
+static const struct row nemo[] = {
     {"scale",               scale,                 PLAIN,     SAVED},
     {"growth_factor",       growth_factor,         PLAIN,     BOTH},
     {"backoff_factor",      backoff_factor,        PLAIN,     BOTH},
@@ -53,7 +53,7 @@ static const row nemo[] = {
     {0},
 };
 
-static const row apex[] = {
+static const struct row apex[] = {
     {"loss_scale",     scale,           PLAIN,       SAVED},
     {"unskipped",      good_steps,      PLAIN,       SAVED},
     {"init_scale",     init_scale,      PLAIN,       SET},
@@ -65,7 +65,7 @@ static const row apex[] = {
     {0},
 };
 
-static const row megatron[] = {
+static const struct row megatron[] = {
     {"scale",              scale,                 PLAIN,     SAVED},
     {"growth_tracker",     good_steps,            PLAIN,     SAVED},
     {"growth_factor",      growth_factor,         PLAIN,     SET},
@@ -84,7 +84,7 @@ static const row megatron[] = {
     {0},
 };
 
-static const row colossalai[] = {
+static const struct row colossalai[] = {
     {"scale",           scale,           PLAIN, SAVED},
     {"growth_factor",   growth_factor,   PLAIN, BOTH},
     {"backoff_factor",  backoff_factor,  PLAIN, BOTH},
@@ -97,7 +97,7 @@ static const row colossalai[] = {
 };
 
 /* The attributes that ZeRO pickles. */
-static const row deepspeed[] = {
+static const struct row deepspeed[] = {
     {"cur_scale",                scale,                 PLAIN,         SAVED},
     {"cur_iter",                 good_steps,            ITERATION,     SAVED},
     {"last_overflow_iter",       good_steps,            LAST_OVERFLOW, SAVED},
@@ -120,7 +120,7 @@ static const row deepspeed[] = {
 };
 
 /* The optimizer without ZeRO: every overflow backs off; none stops. */
-static const row deepspeed_fp16[] = {
+static const struct row deepspeed_fp16[] = {
     {"cur_scale",          scale,               PLAIN,         SAVED},
     {"cur_scale",          hysteresis,          OFF,           SAVED},
     {"cur_scale",          max_failed_backoffs, OFF,           SAVED},
@@ -133,7 +133,7 @@ static const row deepspeed_fp16[] = {
     {0},
 };
 
-static const row fairseq[] = {
+static const struct row fairseq[] = {
     {"loss_scale",           scale,              PLAIN,     SAVED},
     {"init_scale",           init_scale,         PLAIN,     SET},
     {"fp16_init_scale",      init_scale,         PLAIN,     SET},
@@ -151,7 +151,7 @@ static const row fairseq[] = {
     {0},
 };
 
-static const row paddle[] = {
+static const struct row paddle[] = {
     {"loss_scaling_0",           scale,                 PLAIN,      SAVED},
     {"num_good_steps_0",         good_steps,            PLAIN,      SAVED},
     {"num_bad_steps_0",          overflows_since_reset, PLAIN,      SAVED},
@@ -164,7 +164,7 @@ static const row paddle[] = {
     {0},
 };
 
-static const row paddle_dygraph[] = {
+static const struct row paddle_dygraph[] = {
     {"scale",                    scale,                 PLAIN,      SAVED},
     {"incr_ratio",               growth_factor,         PLAIN,      BOTH},
     {"decr_ratio",               backoff_factor,        PLAIN,      BOTH},
@@ -178,7 +178,7 @@ static const row paddle_dygraph[] = {
     {0},
 };
 
-static const row cerebras[] = {
+static const struct row cerebras[] = {
     {"loss_scale",              scale,                 PLAIN,        SAVED},
     {"steps_since_rescale",     steps_since_change,    PLAIN,        SAVED},
     {"overflows_since_rescale", overflows_since_reset, PLAIN,        SAVED},
@@ -195,7 +195,7 @@ static const row cerebras[] = {
     {0},
 };
 
-static const row jmp[] = {
+static const struct row jmp[] = {
     {"loss_scale", scale,      PLAIN,  SAVED},
     {"counter",    good_steps, WITHIN, SAVED},
     {"period",                  growth_interval, PLAIN,         BOTH | ONLY_READ},
@@ -206,7 +206,7 @@ static const row jmp[] = {
     {0},
 };
 
-static const row axon[] = {
+static const struct row axon[] = {
     {"loss_scale",     scale,           PLAIN,     SAVED},
     {"counter",        good_steps,      WITHIN,    SAVED},
     {"period",         growth_interval, PLAIN,     SET},
@@ -216,7 +216,7 @@ static const row axon[] = {
     {0},
 };
 
-static const row eformer[] = {
+static const struct row eformer[] = {
     {"loss_scale",     scale,           PLAIN,     SAVED},
     {"counter",        good_steps,      WITHIN,    SAVED},
     {"period",         growth_interval, PLAIN,     BOTH},
@@ -227,7 +227,7 @@ static const row eformer[] = {
     {0},
 };
 
-static const row mindspore[] = {
+static const struct row mindspore[] = {
     {"scale_value",  scale,           PLAIN,     SAVED},
     {"counter",      good_steps,      WITHIN,    SAVED},
     {"scale_factor", growth_factor,   BOTH_WAYS, SET},
@@ -236,7 +236,7 @@ static const row mindspore[] = {
     {0},
 };
 
-static const row flax[] = {
+static const struct row flax[] = {
     {"scale",     scale,      PLAIN, SAVED},
     {"fin_steps", good_steps, PLAIN, SAVED},
     {"growth_factor",           growth_factor,   PLAIN,         BOTH | ONLY_READ},
@@ -247,7 +247,7 @@ static const row flax[] = {
     {0},
 };
 
-static const row keras[] = {
+static const struct row keras[] = {
     {"dynamic_scale",        scale,           PLAIN, SAVED},
     {"step_counter",         good_steps,      PLAIN, SAVED},
     {"initial_scale",        init_scale,      PLAIN, SET},
@@ -255,7 +255,7 @@ static const row keras[] = {
     {0},
 };
 
-static const row tf_keras[] = {
+static const struct row tf_keras[] = {
     {"current_loss_scale",   scale,           PLAIN,      SAVED},
     {"good_steps",           good_steps,      PLAIN,      SAVED},
     {"initial_scale",        init_scale,      PLAIN,      SET},
@@ -264,7 +264,7 @@ static const row tf_keras[] = {
     {0},
 };
 
-static const row mxnet[] = {
+static const struct row mxnet[] = {
     {"_loss_scale",      scale,           PLAIN, SAVED},
     {"_next_loss_scale", next_scale,      PLAIN, SAVED},
     {"_max_loss_scale",  max_scale,       PLAIN, BOTH},
@@ -273,7 +273,7 @@ static const row mxnet[] = {
     {0},
 };
 
-static const row emily[] = {
+static const struct row emily[] = {
     {"scale",           scale,           PLAIN, SAVED},
     {"counter",         good_steps,      PLAIN, SAVED},
     {"growth_factor",   growth_factor,   PLAIN, BOTH},
@@ -284,7 +284,7 @@ static const row emily[] = {
     {0},
 };
 
-static const row guided_diffusion[] = {
+static const struct row guided_diffusion[] = {
     {"initial_lg_scale",  init_scale,    EXPONENT, SET},
     {"lg_growth",         growth_factor, EXPONENT, SET},
     {"fp16_scale_growth", growth_factor, EXPONENT, SET},

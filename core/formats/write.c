@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "formats.h"
-#include "policy.h"
 
 /* Returns a field, or its default if it is 0. */
 static double meaning_of(const struct scaler *s, enum field f)
@@ -16,7 +15,7 @@ static double meaning_of(const struct scaler *s, enum field f)
                                  : gsc_get(s, f);
 }
 
-static double value_written(const struct format *f, const struct scaler *s, const row *row)
+static double value_written(const struct format *f, const struct scaler *s, const struct row *row)
 {
     const gsc_policy *p = &s->policy;
     const double x = gsc_get(s, row->field);
@@ -42,7 +41,7 @@ static double value_written(const struct format *f, const struct scaler *s, cons
 }
 
 /* Returns the kind of entry that the framework's loader expects. */
-static uint32_t kind_of(const row *row)
+static uint32_t kind_of(const struct row *row)
 {
     return row->as == SWITCH || row->as == CONSECUTIVE || row->as == IS_DYNAMIC ? GSC_ENTRY_BOOLEAN
            : gsc_fields[row->field].type == F64                                 ? GSC_ENTRY_NUMBER
@@ -50,7 +49,8 @@ static uint32_t kind_of(const row *row)
 }
 
 /* Fills in an entry with the number of a row. */
-static void fill(gsc_entry *e, const struct format *f, const struct scaler *s, const row *row)
+static void fill(gsc_entry *e, const struct format *f, const struct scaler *s,
+                 const struct row *row)
 {
     e->value = value_written(f, s, row);
     e->kind = kind_of(row);
@@ -119,7 +119,7 @@ gsc_status gsc_state_export(const char *format, const char *prefix, const gsc_po
     GSC_TRY(gsc_state_check(state, 3, "state", err));
     s.state = *state;
     prefix = prefix ? prefix : f->prefix;
-    for (const row *row = f->rows; row->key; row++) {
+    for (const struct row *row = f->rows; row->key; row++) {
         if (!(row->where & SAVED) || (row->where & ONLY_READ) || row->as == OFF)
             continue;
         gsc_entry *e = &made[count++];

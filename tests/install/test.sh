@@ -10,12 +10,14 @@ die() { printf '%s\n' "$*" >&2; exit 1; }
 row() { printf '%-24s' "$1"; }
 
 cmake --install "$build" --prefix "$prefix" >/dev/null
-for kind in gradscaler shared static; do
-  cmake -G Ninja -S $example -B "$prefix/$kind" -DCMAKE_PREFIX_PATH="$prefix" -Dkind=$kind >/dev/null
-  cmake --build "$prefix/$kind" -- --quiet
-  row "find_package, $kind"
-  "$prefix/$kind/train_step"
-done
+found() { # NAME FOLDER KIND: by find_package, which looks in the folder
+  cmake -G Ninja -S $example -B "$prefix/$1" -DCMAKE_PREFIX_PATH="$2" -Dkind="$3" >/dev/null
+  cmake --build "$prefix/$1" -- --quiet
+  row "find_package, $1"
+  "$prefix/$1/train_step"
+}
+for kind in gradscaler shared static; do found $kind "$prefix" $kind; done
+found 'a build folder' "$(realpath "$build")" gradscaler
 
 mkdir "$prefix/other"
 printf '%s\n' 'cmake_minimum_required(VERSION 3.22)' 'project(other C)' 'find_package(gradscaler 0.9 REQUIRED)' >"$prefix/other/CMakeLists.txt"
@@ -53,8 +55,10 @@ cmake -G Ninja -S . -B "$prefix/absolute" -DCMAKE_INSTALL_LIBDIR="$prefix/elsewh
 libdir=$(PKG_CONFIG_PATH=$prefix/absolute flags --variable=libdir)
 [ "$libdir" = "$prefix/elsewhere" ] || die "libdir is $libdir"
 
-# Without a build type, and joined into large files: the library is optimised all the same, and has no warning flags.
-cmake -G Ninja -S tests/install -B "$prefix/embedder" -DCMAKE_UNITY_BUILD=ON -DCMAKE_EXPORT_COMPILE_COMMANDS=ON >/dev/null
+# Without a build type, and joined into large files: the library is optimised all the same, and has no warning flags. It
+# compiles with those of the project.
+cmake -G Ninja -S tests/install -B "$prefix/embedder" -DCMAKE_UNITY_BUILD=ON -DCMAKE_EXPORT_COMPILE_COMMANDS=ON \
+  -DCMAKE_C_FLAGS='-Wshadow -Werror' >/dev/null
 cmake --build "$prefix/embedder" -- --quiet
 row add_subdirectory
 "$prefix/embedder/train_step"

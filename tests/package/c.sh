@@ -23,7 +23,7 @@ mkdir "$one"
 cp "$packages"/gradscaler*.[ch] "$one"
 for compiler in gcc clang; do
   for option in -UGSC_NO_CUDA -DGSC_NO_CUDA; do
-    $compiler -std=c11 -Wall -Wextra -Wpedantic -Wconversion -Werror $option -fsyntax-only "$one/gradscaler.c"
+    $compiler -std=c11 -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror $option -fsyntax-only "$one/gradscaler.c"
   done
 done
 digests() { # OBJECT: on each instruction set that there may be
