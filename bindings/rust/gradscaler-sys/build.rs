@@ -264,11 +264,16 @@ fn accepts(compiler: &str, flag: &str, out: &Path) -> bool {
     done.map_or(false, |output| output.status.success())
 }
 
-/// CC may carry arguments, as in "ccache gcc".
+/// Returns the command of a setting such as CC: a program and its arguments, as in "ccache gcc". The path of a
+/// program can have spaces.
 fn command(words: &str) -> Command {
-    let mut words = words.split_whitespace();
-    let mut command = Command::new(words.next().unwrap_or("cc"));
-    command.args(words);
+    let words = words.trim();
+    let ends = words.match_indices(' ').map(|(at, _)| at);
+    let mut ends: Vec<usize> = ends.chain([words.len()]).collect();
+    ends.sort_by_key(|end| !Path::new(&words[..*end]).is_file()); // files first
+    let (program, arguments) = words.split_at(ends[0]);
+    let mut command = Command::new(program);
+    command.args(arguments.split_whitespace());
     command
 }
 

@@ -78,11 +78,11 @@ impl Drop for Scratch {
 
 #[test]
 fn a_build_for_another_machine_uses_its_tools() {
-    let scratch = Scratch::new("cross");
-    // By their names: CC is split at spaces, which this folder can have.
-    let [compiler, archiver] = ["their-cc", "their-ar"].map(|name| {
-        scratch.tool(name);
-        Path::new(name)
+    let scratch = Scratch::new("a (b) ä");
+    let theirs_by_name = ["their-cc", "their-ar"].map(PathBuf::from);
+    let theirs_by_path = theirs_by_name.clone().map(|name| {
+        scratch.tool(&name.to_string_lossy());
+        scratch.0.join("bin").join(name)
     });
     let (here, theirs) = (["ar", "cc"], ["their-ar", "their-cc"]);
     let riscv = ["riscv64-linux-gnu-ar", "riscv64-linux-gnu-gcc"];
@@ -102,9 +102,12 @@ fn a_build_for_another_machine_uses_its_tools() {
         (TARGET, "TOOL_riscv64gc-unknown-linux-gnu", theirs),
     ] {
         let [cc, ar] = ["CC", "AR"].map(|tool| setting.replace("TOOL", tool));
-        let (success, text) = scratch.run(target, &[(&cc, compiler), (&ar, archiver)]);
-        assert!(success, "{target} {setting}: {text}");
-        assert_eq!(scratch.used(), expected, "{target} {setting}");
+        for [compiler, archiver] in [&theirs_by_name, &theirs_by_path] {
+            let compiler = PathBuf::from(format!("{} -DX -DY", compiler.display()));
+            let (success, text) = scratch.run(target, &[(&cc, &compiler), (&ar, archiver)]);
+            assert!(success, "{target} {setting}: {text}");
+            assert_eq!(scratch.used(), expected, "{target} {setting}");
+        }
     }
     // Where no name is usual, the error says what to set.
     let words = ["set CC_aarch64-apple-darwin"];
