@@ -21,13 +21,19 @@
 //! # Ok::<(), candle_core::Error>(())
 //! ```
 //!
+//! The variables of a `VarMap` have names: [`named_variables`] returns both, so that a report tells which
+//! gradient overflowed.
+//!
 //! Keep the master weights in f32 variables and cast them in the network: their gradients are then
 //! also f32. Gradients must be in host memory.
+
+use std::sync::PoisonError;
 
 use candle_core::backprop::GradStore;
 use candle_core::{
     bail, CpuStorage, DType, Device, Error, Layout, Result, Shape, Storage, StorageRef, Tensor, Var,
 };
+use candle_nn::VarMap;
 use gradscaler::{Dtype, Event, Factor, Options, Report, Scaler, TensorMut};
 use gradscaler_half::{tensor, tensor_mut};
 use half::{bf16, f16};
@@ -37,11 +43,51 @@ use half::{bf16, f16};
 #[non_exhaustive]
 pub struct Step {
     /// The report on the gradients and the loss. [`State::reason`](gradscaler::State::reason) makes a sentence of it,
-    /// and of the names of the variables ([`Evidence::names`](gradscaler::Evidence::names)). A `VarMap` of candle-nn
-    /// has both: `varmap.data().lock()?.clone().into_iter().unzip()`.
+    /// and of the names of the variables ([`Evidence::names`](gradscaler::Evidence::names)), which
+    /// [`named_variables`] returns.
     pub report: Report,
     /// The events of the scale's update.
     pub events: Event,
+}
+
+/// Returns the names and the variables of a `VarMap`, sorted by name; the map itself has another order in each
+/// process. Numbers in names are sorted as numbers: `layers.2.weight` is before `layers.10.weight`.
+///
+/// ```
+/// use candle_core::{DType, Device, Tensor};
+/// use candle_nn::{linear, Module, VarBuilder, VarMap};
+/// use gradscaler::Scaler;
+///
+/// let map = VarMap::new();
+/// let layer = linear(2, 1, VarBuilder::from_varmap(&map, DType::F32, &Device::Cpu).pp("dense"))?;
+/// let (names, variables) = gradscaler_candle::named_variables(&map);
+///
+/// let mut scaler = Scaler::preset("recommended").map_err(candle_core::Error::wrap)?;
+/// let loss = layer.forward(&Tensor::new(&[[1e38f32, 1.0]], &Device::Cpu)?)?.sum_all()?;
+/// let step = gradscaler_candle::backward_step(&mut scaler, &loss, &variables, |_| Ok(()))?;
+/// let evidence = gradscaler::Evidence::of(&step.report).names(&names);
+/// let reason = scaler.state().reason(evidence).map_err(candle_core::Error::wrap)?;
+/// println!("{}", reason.unwrap()); // skipped: 1 Inf in "dense.weight" ...
+/// assert_eq!(step.report.last_tensor().map(|index| &*names[index]), Some("dense.weight"));
+/// # Ok::<(), candle_core::Error>(())
+/// ```
+#[must_use]
+pub fn named_variables(map: &VarMap) -> (Vec<String>, Vec<Var>) {
+    let data = map.data().lock();
+    let data = data.unwrap_or_else(PoisonError::into_inner);
+    let mut pairs: Vec<_> = data
+        .iter()
+        .map(|(name, variable)| (name.clone(), variable.clone()))
+        .collect();
+    pairs.sort_by(|(a, _), (b, _)| {
+        let parts = |name: &str| -> Vec<(u64, String)> {
+            let parts = name.split('.');
+            let number = |part: &str| part.parse().unwrap_or(0);
+            parts.map(|part| (number(part), part.into())).collect()
+        };
+        parts(a).cmp(&parts(b))
+    });
+    pairs.into_iter().unzip()
 }
 
 /// One training step: scales the loss, goes backward, unscales the gradients of `variables`, updates the
@@ -53,7 +99,7 @@ pub struct Step {
 ///
 /// # Errors
 ///
-/// The error of candle or of `step`; the scale is then as it was.
+/// The error of candle or of `step`; the scale is then as it was, also if `step` panics.
 pub fn backward_step(
     scaler: &mut Scaler,
     loss: &Tensor,
@@ -65,16 +111,13 @@ pub fn backward_step(
     let options = Options::default().policy(scaler.policy());
     let options = options.loss(gradscaler::Tensor::new(&loss));
     let report = unscale(&scaler.factor(), &mut grads, variables, options)?;
-    let before = scaler.clone();
-    let events = scaler.update(&report).map_err(Error::wrap)?;
+    let mut updated = scaler.clone();
+    let events = updated.update(&report).map_err(Error::wrap)?;
     if !events.contains(Event::SKIPPED) {
-        let taken = multiply(&mut grads, variables, scaler.state().multiplier())
-            .and_then(|()| step(&grads));
-        if let Err(error) = taken {
-            *scaler = before;
-            return Err(error);
-        }
+        multiply(&mut grads, variables, updated.state().multiplier())?;
+        step(&grads)?;
     }
+    *scaler = updated;
     Ok(Step { report, events })
 }
 

@@ -2,12 +2,13 @@
 //! Gradients of candle, unscaled together; steps that overflow are skipped.
 #![allow(missing_docs, clippy::unwrap_used)]
 
+use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::slice::from_ref;
 
 use candle_core::{DType, Device, Error, Result, Tensor, Var};
-use candle_nn::{Init, VarMap};
+use candle_nn::{Init, VarBuilder, VarMap};
 use gradscaler::{Event, Evidence, Factor, Loss, Scaler, Want};
-use gradscaler_candle::{backward_step, unscale};
+use gradscaler_candle::{backward_step, named_variables, unscale};
 
 const CPU: &Device = &Device::Cpu;
 
@@ -116,22 +117,6 @@ fn a_bad_loss_skips_the_step_and_leaves_the_scale() -> Result<()> {
 }
 
 #[test]
-fn a_var_map_names_the_variable_that_is_nearest_to_the_cause() -> Result<()> {
-    let map = VarMap::new();
-    for (name, value) in [("attention", 1.0), ("head", f64::INFINITY)] {
-        map.get(2, name, Init::Const(value), DType::F32, CPU)?;
-    }
-    let (names, variables): (Vec<String>, Vec<Var>) =
-        map.data().lock().unwrap().clone().into_iter().unzip();
-    let mut scaler = preset("torch")?;
-    let step = backward_step(&mut scaler, &loss(&variables)?, &variables, |_| Ok(()))?;
-    let evidence = Evidence::of(&step.report).names(&names);
-    let reason = scaler.state().reason(evidence).map_err(Error::wrap)?;
-    assert_eq!(names[reason.unwrap().tensor.unwrap()], "head");
-    Ok(())
-}
-
-#[test]
 fn what_the_policy_judges_by_is_asked_for() -> Result<()> {
     let variables = [Var::new(&[3f32, 4.0], CPU)?];
     let loss = loss(&variables)?;
@@ -151,6 +136,32 @@ fn a_failed_step_leaves_the_scale() -> Result<()> {
     });
     assert!(step.unwrap_err().to_string().contains("disk full"));
     assert_eq!(scaler, before);
+    let panics = AssertUnwindSafe(|| {
+        backward_step(&mut scaler, &loss, from_ref(&variable), |_| panic!("a bug"))
+    });
+    assert!(catch_unwind(panics).is_err());
+    assert_eq!(scaler, before);
+    Ok(())
+}
+
+#[test]
+fn variables_of_a_map_are_sorted_and_an_overflow_is_named() -> Result<()> {
+    let sorted = ["h.2.b", "h.2.w", "h.10.w", "head.w"];
+    let map = VarMap::new();
+    let builder = VarBuilder::from_varmap(&map, DType::F32, CPU);
+    for name in ["head.w", "h.10.w", "h.2.w", "h.2.b"] {
+        builder.get_with_hints(2, name, Init::Const(1.0))?;
+    }
+    let (names, variables) = named_variables(&map);
+    assert_eq!(names, sorted);
+    let bad = (variables[2].as_tensor() * f64::INFINITY)?.sum_all()?;
+    let loss = (loss(&variables)? + bad)?;
+    let mut scaler = preset("torch")?;
+    let step = backward_step(&mut scaler, &loss, &variables, |_| Ok(()))?;
+    let evidence = Evidence::of(&step.report).names(&names);
+    let reason = scaler.state().reason(evidence).map_err(Error::wrap)?;
+    let reason = reason.unwrap();
+    assert_eq!(names[reason.tensor.unwrap()], "h.10.w");
     Ok(())
 }
 
