@@ -54,13 +54,17 @@ static void fill(gsc_entry *e, const struct format *f, const struct scaler *s,
 {
     e->value = value_written(f, s, row);
     e->kind = kind_of(row);
-    if (e->kind == GSC_ENTRY_INTEGER && e->value >= 0x1p63)
-        e->kind = GSC_ENTRY_NUMBER; /* only a policy's field can be so large */
     if (e->kind == GSC_ENTRY_NUMBER)
         return;
-    e->integer = (int64_t)e->value;
+    int64_t integer = -1;
     if (row->as == PLAIN && e->value == gsc_get(s, row->field) && e->value >= 0x1p53)
-        memcpy(&e->integer, (const char *)s + gsc_fields[row->field].offset, sizeof e->integer);
+        memcpy(&integer, (const char *)s + gsc_fields[row->field].offset, sizeof integer);
+    else if (e->value < 0x1p63)
+        integer = (int64_t)e->value;
+    if (integer < 0 && e->value > 0)
+        e->kind = GSC_ENTRY_NUMBER; /* only a policy's field can be so large */
+    else
+        e->integer = integer;
 }
 
 /* Returns true if a field that was written from `a` and read into `b` acts the same. */

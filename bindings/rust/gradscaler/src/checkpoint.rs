@@ -314,7 +314,7 @@ impl Entries {
             let value = value.into();
             entry.value = value.number().unwrap_or(0.0);
             entry.kind = match value {
-                Value::Number(_) => sys::GSC_ENTRY_NUMBER,
+                Value::Number(_) | Value::Unsigned(_) => sys::GSC_ENTRY_NUMBER,
                 Value::Integer(number) => {
                     entry.integer = number;
                     sys::GSC_ENTRY_INTEGER

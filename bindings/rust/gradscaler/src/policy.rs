@@ -120,6 +120,7 @@ impl PolicyBuilder {
             Value::Text(text) => format!("{text:?}"),
             Value::Empty => "empty".into(),
             Value::Integer(number) => number.to_string(),
+            Value::Unsigned(number) => number.to_string(),
             number => number.number().unwrap_or(f64::NAN).to_string(),
         };
         let names = Self::names_of(name).join(", ");

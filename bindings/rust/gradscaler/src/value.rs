@@ -4,8 +4,8 @@
 /// The value at a key of a checkpoint or of settings: a number, a boolean, a text such as `"dynamic"`, or
 /// nothing, as Python's `None`.
 ///
-/// Numbers, booleans, texts and options of them convert into it. An integer that does not fit into i64 becomes
-/// a [`Number`](Self::Number), which rounds it; all others stay exact.
+/// Numbers, booleans, texts and options of them convert into it. Checkpoints of frameworks round an
+/// [`Unsigned`](Self::Unsigned); all other integers stay exact.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Value {
@@ -13,6 +13,8 @@ pub enum Value {
     Number(f64),
     /// An integer.
     Integer(i64),
+    /// An integer that does not fit into i64.
+    Unsigned(u64),
     /// A boolean.
     Boolean(bool),
     /// A text; texts of 56 bytes or more have no meaning.
@@ -27,6 +29,7 @@ impl Value {
         match self {
             Self::Number(number) => Some(*number),
             Self::Integer(number) => Some(*number as f64),
+            Self::Unsigned(number) => Some(*number as f64),
             Self::Boolean(truth) => Some(f64::from(u8::from(*truth))),
             Self::Text(_) | Self::Empty => None,
         }
@@ -38,7 +41,7 @@ macro_rules! integers {
         $(
             impl From<$kind> for Value {
                 fn from(number: $kind) -> Self {
-                    i64::try_from(number).map_or(Self::Number(number as f64), Self::Integer)
+                    i64::try_from(number).map_or(Self::Unsigned(number as u64), Self::Integer)
                 }
             }
         )*
@@ -111,10 +114,11 @@ macro_rules! whole_numbers {
     ($($kind:ident)*) => {
         numbers! {
             $($kind: |value: &Value| {
-                if let Value::Integer(number) = value {
-                    return Self::try_from(*number).ok();
-                }
-                let number = value.number()?;
+                let number = match value {
+                    Value::Integer(number) => return Self::try_from(*number).ok(),
+                    Value::Unsigned(number) => return Self::try_from(*number).ok(),
+                    other => other.number()?,
+                };
                 // The largest of 64 bits becomes, as f64, one that does not fit.
                 let fits = $kind::BITS < 64 || number < $kind::MAX as f64;
                 (fits && number as $kind as f64 == number).then_some(number as $kind)

@@ -97,28 +97,29 @@ fn wording_of_what_0_9_saved() {
 
 #[test]
 fn numbers_have_the_types_that_loaders_expect_and_large_integers_stay_exact() -> Result<()> {
-    const GOOD: i64 = (1 << 53) + 1;
-    let (torch, good_steps) = (Policy::preset("torch")?, GOOD as u64);
-    let mut scaler = Scaler::new(torch.set("growth_interval", GOOD + 2)?.build()?)?;
-    let counts = Counts {
-        good_steps,
-        ..Counts::default()
-    };
-    scaler.set_counts(2.0, counts)?;
-    for (format, key) in [("gradscaler", "good_steps"), ("torch", "_growth_tracker")] {
-        let (entries, _) = scaler.export(format)?;
-        assert!(entries.contains(&(key.into(), Value::Integer(GOOD))));
-        assert!(entries.contains(&("scale".into(), Value::Number(2.0))));
-        let mut again = Scaler::preset("torch")?;
-        again.import(format, entries)?;
-        assert_eq!(seen(&again), (2.0, good_steps));
-        assert_eq!(again.policy().growth_interval(), good_steps + 2);
+    for (good, interval) in [((1 << 53) + 1, (1 << 53) + 3), ((1 << 60) + 1, i64::MAX)] {
+        let (torch, good_steps) = (Policy::preset("torch")?, good as u64);
+        let mut scaler = Scaler::new(torch.set("growth_interval", interval)?.build()?)?;
+        let counts = Counts {
+            good_steps,
+            ..Counts::default()
+        };
+        scaler.set_counts(2.0, counts)?;
+        for (format, key) in [("gradscaler", "good_steps"), ("torch", "_growth_tracker")] {
+            let (entries, _) = scaler.export(format)?;
+            assert!(entries.contains(&(key.into(), Value::Integer(good))));
+            assert!(entries.contains(&("scale".into(), Value::Number(2.0))));
+            let mut again = Scaler::preset("torch")?;
+            again.import(format, entries)?;
+            assert_eq!(seen(&again), (2.0, good_steps));
+            assert_eq!(again.policy().growth_interval(), interval as u64);
+        }
     }
     let (entries, _) = Scaler::preset("paddle_dygraph")?.export("paddle_dygraph")?;
     let dynamic = ("use_dynamic_loss_scaling".into(), Value::Boolean(true));
     assert!(entries.contains(&dynamic), "{entries:?}");
-    assert_eq!(Value::from(good_steps), Value::Integer(GOOD));
-    assert_eq!(Value::from(u64::MAX), Value::Number(2f64.powi(64)));
+    assert_eq!(Value::from(i64::MAX as u64), Value::Integer(i64::MAX));
+    assert_eq!(Value::from(u64::MAX), Value::Unsigned(u64::MAX));
     Ok(())
 }
 

@@ -96,6 +96,7 @@ pub mod policy {
         fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
             match &self.0 {
                 Value::Integer(number) => serializer.serialize_i64(*number),
+                Value::Unsigned(number) => serializer.serialize_u64(*number),
                 Value::Text(text) => serializer.serialize_str(text),
                 other => serializer.serialize_f64(other.number().unwrap_or(f64::NAN)),
             }
@@ -120,9 +121,7 @@ pub mod policy {
         }
 
         fn visit_u64<E: Error>(self, number: u64) -> Result<Self, E> {
-            let number =
-                i64::try_from(number).map_err(|_| E::custom(format!("{number} is too large")))?;
-            self.visit_i64(number)
+            Ok(Self(number.into()))
         }
 
         fn visit_f64<E: Error>(self, number: f64) -> Result<Self, E> {

@@ -26,6 +26,16 @@ fn the_rules_of_every_preset_come_back() {
 }
 
 #[test]
+fn a_whole_number_of_64_bits_comes_back_exactly() {
+    for number in [(1 << 53) + 1, i64::MAX as u64, 1 << 63, u64::MAX] {
+        let policy = Policy::preset("torch").unwrap().growth_interval(number);
+        let policy = policy.max_failed_backoffs(number).build().unwrap();
+        let text = serde_json::to_string(&Rules(policy)).unwrap();
+        assert_eq!(read(&text), Ok(policy), "{text}");
+    }
+}
+
+#[test]
 fn settings_say_what_differs_from_a_preset() {
     let text = r#"{"growth_interval": 100, "preset": "torch", "overflow_reset": "ON_GROWTH | ON_BACKOFF"}"#;
     let policy = Policy::preset("torch").unwrap().growth_interval(100);
@@ -44,7 +54,10 @@ fn mistakes_in_settings_are_named() {
         (r#"{"preset": "torhc"}"#, "torhc"),
         (r#"{"growth_intervall": 1}"#, unknown),
         (r#"{"growth_interval": -1}"#, "policy.growth_interval is -1"),
-        (r#"{"growth_interval": 18446744073709551615}"#, "too large"),
+        (
+            r#"{"hysteresis": 18446744073709551615}"#,
+            "policy.hysteresis is 18446744073709551615",
+        ),
         (r#"{"floor_rule": "HALT"}"#, rules),
         (factor, "policy.backoff_factor"),
         (r#"{"hysteresis": [1]}"#, "a number or the name of a rule"),
