@@ -116,13 +116,16 @@ fn link_system() {
     link_installed(Path::new(&directory), "the libdir of pkg-config");
 }
 
-/// Returns pkg-config's answer about the library.
+/// Returns pkg-config's answer about the library, without the backslashes that a shell would need.
 fn pkg_config(question: &str) -> String {
     let tool = tool("PKG_CONFIG", "pkg-config", "pkg-config");
     let answer = command(&tool).args([question, "gradscaler"]).output();
     let wrong = match answer {
         Ok(answer) if answer.status.success() => {
-            return String::from_utf8_lossy(&answer.stdout).trim().to_string();
+            let answer = String::from_utf8_lossy(&answer.stdout);
+            let quoted = [("\\ ", " "), ("\\(", "("), ("\\)", ")")];
+            let plain = |text: String, (from, to): (&str, &str)| text.replace(from, to);
+            return quoted.into_iter().fold(answer.trim().to_string(), plain);
         }
         Ok(answer) => String::from_utf8_lossy(&answer.stderr).trim().to_string(),
         Err(error) => format!("{tool} cannot be run: {error}"),

@@ -153,7 +153,7 @@ fn a_library_of_another_version_is_not_linked() {
 
 #[test]
 fn the_feature_system_links_what_pkg_config_finds() {
-    let scratch = Scratch::new("system");
+    let scratch = Scratch::new("system (b) ä");
     let feature = ("CARGO_FEATURE_SYSTEM", Path::new("1"));
     let found = [feature, ("PKG_CONFIG_PATH", &scratch.0)];
     let folder = scratch.0.join("lib");
@@ -161,7 +161,8 @@ fn the_feature_system_links_what_pkg_config_finds() {
     fs::write(folder.join("libgradscaler.a"), "").unwrap();
     let folder = folder.display();
     let install = |version: &str| {
-        let lines = format!("libdir={folder}\nincludedir={folder}\nVersion: {version}\n");
+        let lines = "libdir=${pcfiledir}/lib\nincludedir=${libdir}\n";
+        let lines = format!("{lines}Version: {version}\n");
         let file = lines + "Name: gradscaler\nDescription: -\n";
         fs::write(scratch.0.join("gradscaler.pc"), file).unwrap();
     };
