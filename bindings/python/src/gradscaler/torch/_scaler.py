@@ -21,9 +21,10 @@ from ._checkpoint import Checkpoints
 from ._grads import Gradients, with_gradients
 from ._guard import Judge, warn_of_equal_norms
 from ._history import Observed
+from ._losses import Losses
 from ._names import Names
 from ._options import NO_BACKOFF, NUMBERS, Options, accept_legacy_signature, refuse, resolved, rules_of
-from ._stall import Losses, StallError
+from ._stall import StallError
 from ._torch import Base, OptState, TorchGradScaler, call_compiled, eager, is_torchs, lacks_cuda
 from ._trace import Traced
 

@@ -3,12 +3,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
-import weakref
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 import torch
 
@@ -18,10 +13,8 @@ from .._policy import Policy
 from .._report import Report
 from .._structs import State
 from ._guard import OUTLIER, grown_words
+from ._losses import Losses, is_bad
 from ._names import Names, some
-
-_KEPT = 64  # the most losses that are kept of a step
-_SMALL = 1 << 12  # losses of at most this many bytes are kept alive, larger ones by weak references
 
 
 class StallError(RuntimeError):
@@ -43,34 +36,6 @@ def stall_error(policy: Policy, state: State, report: Report | None, known: str 
     error = StallError(". ".join(str(each) for each in why if each) + ".")
     error.report, error.findings = report, findings
     return error
-
-
-class Losses:
-    """The losses of a step, without their graphs; large ones only as long as other code keeps them alive."""
-
-    def __init__(self) -> None:
-        self._kept: deque[Callable[[], Any]] = deque(maxlen=_KEPT)
-        self._over = False  # the next loss begins another step
-
-    def end_step(self) -> None:
-        self._over = True
-
-    def add(self, losses: Any) -> None:
-        if self._over:
-            self._over = False
-            self._kept.clear()
-        if isinstance(losses, torch.Tensor):
-            try:
-                small = type(losses) is torch.Tensor and losses.untyped_storage().nbytes() <= _SMALL
-            except RuntimeError:  # the tensor has no memory of its own, as in torch.func
-                small = False
-            self._kept.append(functools.partial(_itself, losses.detach()) if small else weakref.ref(losses))
-        elif isinstance(losses, list | tuple):
-            for loss in losses:
-                self.add(loss)
-
-    def are_bad(self) -> bool:
-        return any(_is_bad(get()) for get in self._kept)
 
 
 def stalled(
@@ -98,9 +63,9 @@ def _diagnosis(
     for i, group in ((i, group) for optimizer in optimizers for i, group in enumerate(optimizer.param_groups)):
         for j, parameter in enumerate(group["params"]):
             name = names.one(parameter, i, j, group.get("param_names") or ())
-            if _is_bad(parameter):
+            if is_bad(parameter):
                 bad.append(name)
-            if _is_bad(parameter.grad):
+            if is_bad(parameter.grad):
                 infinite.append(name)
     if bad:
         yield f"Not finite are the parameters {some(bad)}: go back to a checkpoint from before that"
@@ -111,13 +76,3 @@ def _diagnosis(
         yield f"Inf or NaN were in the last gradients of {some(infinite)}"
     elif not bad:
         yield "nothing is known of the last gradients"
-
-
-def _is_bad(value: torch.Tensor | None) -> bool:
-    with contextlib.suppress(RuntimeError):  # a later run of a CUDA graph can have taken its memory
-        return value is not None and not torch.isfinite(value.detach()).all()
-    return False
-
-
-def _itself(value: Any) -> Any:
-    return value
