@@ -96,6 +96,7 @@ gsc_status gsc_state_metrics(const gsc_policy *policy, const gsc_state *state,
 #define MAX_ZERO_SHARE     0.01   /* above this share, too many became zero by unscaling */
 #define MAX_OVERFLOW_SHARE 0.05   /* above this share of the steps, overflows are frequent, ... */
 #define MIN_OVERFLOWS      10     /* ... if there are at least this many */
+#define MAX_BAD_LOSS_SHARE 0.001  /* above this share of the steps, bad losses are no accident */
 #define SUFFICIENT_SCALE   0x1p32 /* float16 needs no larger scale */
 #define MAX_SKIPS_IN_A_ROW 10     /* from this many on, the guard can be too strict */
 
@@ -139,6 +140,16 @@ static int64_t last_bad_tensor(const struct run *run)
                    gsc_has_bad(run->report)
                ? run->report->last_tensor
                : -1;
+}
+
+static void find_bad_losses(const struct run *run, gsc_notes *notes)
+{
+    const double share = fmin(1, (double)run->state->total_bad_losses / (double)run->steps);
+    if (run->steps > 0 && share > MAX_BAD_LOSS_SHARE)
+        gsc_note_add(notes, GSC_NOTE_BAD_LOSSES, -1, "total_bad_losses", share,
+                     "%s %% of the losses were not finite before scaling: look at the data or the "
+                     "model",
+                     gsc_digits(3, 100 * share).text);
 }
 
 static void find_not_finite(const struct run *run, gsc_notes *notes)
@@ -294,8 +305,10 @@ gsc_status gsc_state_diagnose(const gsc_policy *policy, const gsc_state *state,
         GSC_TRY(gsc_report_check(&per_tensor[i], 3, (int64_t)i, "per_tensor", err));
     GSC_TRY(gsc_notes_check(&list, 7, err));
     const bool has_failed = find_failure(&run, &list);
-    if (!has_failed)
+    if (!has_failed) {
+        find_bad_losses(&run, &list);
         find_not_finite(&run, &list);
+    }
     if (list.n == 0) /* else a note above names the cause */
         find_frequent_overflows(&run, &list);
     gsc_note_outside_limits(&list, &full, state);

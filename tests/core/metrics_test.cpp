@@ -15,7 +15,8 @@ struct Run {
     {
     }
 
-    Run &step(double norm, int64_t nans = 0, int64_t infs = 0, int64_t zeros = 0)
+    Run &step(double norm, int64_t nans = 0, int64_t infs = 0, int64_t zeros = 0,
+              uint32_t loss = GSC_LOSS_UNKNOWN)
     {
         report = report_of(nans + infs > 0 ? 'x' : '.', norm / 2);
         report.elements = 1000;
@@ -23,6 +24,7 @@ struct Run {
         report.nan_count = nans;
         report.inf_count = infs;
         report.underflows_to_zero = zeros;
+        report.loss = loss;
         report.generation = state.factor.generation;
         state = updated(policy, state, report);
         return *this;
@@ -184,6 +186,23 @@ TEST_CASE("each finding comes from the run that has the fault, with what to do",
     CHECK(often.finding(GSC_NOTE_OVERFLOWS_OFTEN).value == 0.1);
     often.steps = 1; // since a checkpoint that has 40 overflows
     CHECK(often.finding(GSC_NOTE_OVERFLOWS_OFTEN).value == 1);
+
+    // Bad losses are the cause, whether the policy holds or takes them as overflows.
+    for (const Policy &p :
+         {torch, torch.bad_loss_rule(GSC_BAD_LOSS_HOLD).max_failed_backoffs(10)}) {
+        Run losses(p);
+        for (; losses.steps < 1000; losses.steps++) {
+            const bool bad = losses.steps % 50 == 0;
+            losses.step(1, bad, 0, 0, bad ? GSC_LOSS_NOT_FINITE : GSC_LOSS_FINITE);
+        }
+        note = losses.finding(GSC_NOTE_BAD_LOSSES);
+        CHECK((note.value == 0.02 && std::string(note.field) == "total_bad_losses"));
+        CHECK_WORDING(std::string(note.message) ==
+                      "2 % of the losses were not finite before scaling: look at the data or the "
+                      "model");
+        losses.steps = 20000; // 1 in 1,000
+        CHECK(losses.findings().empty());
+    }
 
     Run vanishing(zeros.init_scale(65536));
     vanishing.step(1, 0, 0, 20);

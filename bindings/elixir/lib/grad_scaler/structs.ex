@@ -231,7 +231,8 @@ defmodule GradScaler.Constants do
       underflows: 13,
       never_grows: 14,
       ceiling_unreachable: 15,
-      outside_limits: 16
+      outside_limits: 16,
+      bad_losses: 17
     ]
   end
 

@@ -277,6 +277,7 @@ class NoteKind(enum.IntEnum):
     NEVER_GROWS = 14  # diagnosis: `value` steps are planned, fewer than a growth needs
     CEILING_UNREACHABLE = 15  # diagnosis: the planned steps end before the scale can reach max_scale; `value` is the highest that it can reach
     OUTSIDE_LIMITS = 16  # `value`, the scale, is above max_scale or below min_scale: `field` is that limit; from gsc_state_import, and in a diagnosis
+    BAD_LOSSES = 17  # diagnosis: losses were not finite before they were scaled; `value` is their share of the steps, 0 to 1
 
 
 class KeyUse(enum.IntFlag):

@@ -1401,6 +1401,10 @@ pub const GSC_NOTE_CEILING_UNREACHABLE: gsc_note_kind = gsc_note_kind(15);
 /// gsc_state_import, and in a diagnosis
 pub const GSC_NOTE_OUTSIDE_LIMITS: gsc_note_kind = gsc_note_kind(16);
 
+/// diagnosis: losses were not finite before they were scaled; `value` is their share of the steps,
+/// 0 to 1
+pub const GSC_NOTE_BAD_LOSSES: gsc_note_kind = gsc_note_kind(17);
+
 /// A message from a call that succeeded. Its text is like the text of a gsc_error: programs read
 /// the other fields. Notes on entries come in this order: UNUSABLE, OUTSIDE_LIMITS, CHANGED, LOST,
 /// FORMAT, IGNORED, MISSING.

@@ -426,6 +426,9 @@ choice! {
         /// `value`, the scale, is above max_scale or below min_scale: `field` is that limit; from
         /// gsc_state_import, and in a diagnosis.
         OUTSIDE_LIMITS = sys::GSC_NOTE_OUTSIDE_LIMITS;
+        /// Diagnosis: losses were not finite before they were scaled; `value` is their share of the
+        /// steps, 0 to 1.
+        BAD_LOSSES = sys::GSC_NOTE_BAD_LOSSES;
     }
 }
 

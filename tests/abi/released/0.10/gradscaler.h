@@ -1088,6 +1088,8 @@ typedef uint32_t gsc_note_kind;
 #define GSC_NOTE_OUTSIDE_LIMITS      16u /* `value`, the scale, is above max_scale or below
                                             min_scale: `field` is that limit; from
                                             gsc_state_import, and in a diagnosis */
+#define GSC_NOTE_BAD_LOSSES          17u /* diagnosis: losses were not finite before they were
+                                            scaled; `value` is their share of the steps, 0 to 1 */
 
 /*
  * A message from a call that succeeded. Its text is like the text of a gsc_error: programs read the
