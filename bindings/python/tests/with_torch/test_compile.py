@@ -104,8 +104,9 @@ def test_its_bits_are_those_of_gradscaler():
 def test_the_operators_keep_their_contract():
     scaler = TensorScaler("torch", init_scale=4.0)
     gradients = [torch.ones(3), torch.ones(2, 2, dtype=torch.bfloat16)]
-    arguments = (gradients, scaler.state, scaler.report_tensor, scaler.pending, scaler._saved, 0, 1.0)
-    torch.library.opcheck(torch.ops.gradscaler.unscale_.default, arguments)
+    for loss_finite in None, torch.tensor(False):
+        arguments = (gradients, scaler.state, scaler.report_tensor, scaler.pending, scaler._saved, 0, 1.0, loss_finite)
+        torch.library.opcheck(torch.ops.gradscaler.unscale_.default, arguments)
     arguments = (scaler.state, scaler.loss_scale, scaler.report_tensor, scaler.pending, scaler._saved)
     torch.library.opcheck(torch.ops.gradscaler.update_.default, arguments)
 

@@ -15,7 +15,7 @@ import torch
 from conftest import gradients, make_step, parameters, scaler, sgd
 from support import move, standin
 
-from gradscaler import Guard, Policy, Want, _cuda
+from gradscaler import Event, Guard, Loss, Policy, Want, _cuda
 from gradscaler import _gradscaler as c
 from gradscaler.torch import GradScaler, StallError, _device
 
@@ -94,7 +94,12 @@ def trained(scale, fused, clip, wait, **rules):
     return log, [parameter.tolist() for parameter in model.parameters()]
 
 
-RULES = [{"growth_interval": 3}, {"growth_factor": 1.7, "backoff_factor": 0.3, "growth_interval": 3}, {"hysteresis": 2}]
+RULES = [
+    {"growth_interval": 3, "hold_bad_loss": True},
+    {"growth_interval": 3},
+    {"growth_factor": 1.7, "backoff_factor": 0.3, "growth_interval": 3},
+    {"hysteresis": 2},
+]
 
 
 GUARD = partial(Policy, "torch", growth_interval=3, guard_ratio=1.2, guard_warmup=4, guard_decay=0.9)
@@ -159,6 +164,38 @@ def test_gradients_without_dense_memory_and_found_inf_of_others_count_on_a_devic
     make_step(one, optimizer)
     wait()
     assert one.step_was_skipped and one.get_scale() == 2.0
+
+
+@pytest.mark.parametrize("micro_batches", [1, 4])
+def test_a_bad_loss_holds_on_a_device_without_a_wait(device, micro_batches):
+    waits_after(device, "gsc_state_update", "gsc_unscale")
+    optimizer, one, waits = sgd(w=[4.0], fused=True), scaler(hold_bad_loss=True), []
+    device.setattr(_device, "data", waits.append)
+    for bad in True, False, True:
+        gradients(optimizer)[0].fill_(4.0)
+        for i in range(micro_batches):
+            one.scale(torch.tensor(NAN if bad and i == 0 else 1.0))
+        make_step(one, optimizer)
+    assert waits == []
+    device.setattr(_device, "data", data)
+    assert (one.get_scale(), one.step_was_skipped, one.loss_is_finite) == (4.0, True, False)
+    assert (one.report.loss, one.report.overflow) == (Loss.NOT_FINITE, False)
+    assert parameters(optimizer)[0].item() == -0.5 and one._state().total_bad_losses == 2
+    gradients(optimizer)[0].fill_(NAN)  # of an unknown loss
+    make_step(one, optimizer)
+    assert (one.get_scale(), one.report.loss) == (2.0, Loss.UNKNOWN)
+
+
+def test_found_inf_of_others_on_a_device_decides_about_a_bad_loss(device):
+    waits_after(device, "gsc_state_update", "gsc_unscale")
+    for verdict in 0.0, 1.0:
+        optimizer, one = sgd(w=[NAN]), scaler(hold_bad_loss=True)
+        one.scale(torch.tensor(NAN))
+        one.unscale_(optimizer)
+        one._per_optimizer_states[id(optimizer)]["found_inf_per_device"] = {torch.device("cpu"): torch.tensor(verdict)}
+        make_step(one, optimizer)
+        state = one._memory.read()
+        assert (bool(state.events & Event.BAD_LOSS), state.factor.scale) == (verdict == 1.0, 4.0)
 
 
 def test_a_scale_of_0_on_a_device_ends_training_at_the_next_overflow(device):

@@ -130,6 +130,33 @@ def the_loss_of_a_rank_is_that_of_all(mesh):
         assert joined.loss == Loss.NOT_FINITE and not joined.overflow
 
 
+def a_bad_loss_of_one_rank_holds_on_all_if_all_agree(mesh):
+    """Over a group or a mesh of all ranks; otherwise it is an overflow as any other."""
+    line, world = mesh["tp"], dist.group.WORLD
+    for options, over, holds in (
+        ({"process_group": world}, None, True),
+        ({"process_group": world, "sharded": True}, None, True),
+        ({}, (mesh, [Shard(0), Replicate()]), True),
+        ({}, (line, [Shard(0)]), False),
+        ({"process_group": line.get_group(), "sharded": True}, None, False),
+        ({}, None, False),
+    ):
+        for gradient in 1.0, NAN:
+            one, tensor = scaler(hold_bad_loss=True, **options), torch.full((4,), gradient)
+            tensor = tensor if over is None else DTensor.from_local(tensor, *over)
+            parameter = torch.nn.Parameter(torch.zeros_like(tensor))
+            parameter.grad = tensor
+            one.scale(torch.tensor(NAN if is_last() else 1.0))
+            make_step(one, torch.optim.SGD([parameter]))
+            skips = holds or gradient != 1.0
+            assert (one.step_was_skipped, one.loss_is_finite) == (skips, not is_last())
+            assert bool(one._state().events & Event.BAD_LOSS) == holds
+            assert one.get_scale() == (2.0 if skips and not holds else 4.0)
+            assert one.report.loss_rank == (dist.get_world_size() - 1 if holds else None)
+            if holds:
+                assert one.reason == "skipped: the loss was not finite before it was scaled on rank 3, 1 in a row"
+
+
 def a_rank_with_another_scale_or_other_rules_is_refused_by_all_of_them(mesh):
     """Over meshes, where groups meet one after another, and over a group."""
     for different in {"init_scale": 8.0}, {"growth_interval": 7}:
@@ -180,6 +207,7 @@ def without_a_group_no_rank_waits_for_another(mesh):
 CLAIMS = [gradients_are_unscaled_and_clipped_by_the_norm_of_all, one_bad_element_anywhere_stops_all]
 CLAIMS += [fused_optimizers_agree, a_rank_without_gradients_does_not_keep_the_others_waiting]
 CLAIMS += [the_last_bad_rank_and_its_parameter_are_named, the_loss_of_a_rank_is_that_of_all]
+CLAIMS += [a_bad_loss_of_one_rank_holds_on_all_if_all_agree]
 CLAIMS += [a_rank_with_another_scale_or_other_rules_is_refused_by_all_of_them]
 CLAIMS += [a_gradient_that_is_partial_is_refused_by_name, a_process_group_agrees_on_plain_gradients]
 CLAIMS += [reports_are_merged_in_the_order_of_the_ranks, without_a_group_no_rank_waits_for_another]

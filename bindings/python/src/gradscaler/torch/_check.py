@@ -79,11 +79,13 @@ class Check:
         return self.host_report
 
     def evidence(self, names: Sequence[str], rank: int) -> tuple[Report, bytes | None, Sequence[str] | None]:
-        """Returns what is known of an overflow, for gsc_state_reason: the report, and of each gradient report and name.
+        """Returns what is known of a skip, for gsc_state_reason: the report, and of each gradient report and name.
 
         `rank` is the rank of this process. Positions and counts of other ranks are of other gradients.
         """
         report = self.read(lambda: list(names))
+        if not report.overflow:
+            return report, None, None
         if report.last_rank_plus_1:
             return report, None, names if self.alike or report.last_rank_plus_1 == rank + 1 else None
         return report, self.rows(len(names)) if self.gradients.groups else None, names
@@ -154,6 +156,7 @@ class Call:
     memory: _memory.HostState | _memory.DeviceState
     factor: Any
     names: Names
+    losses: torch.Tensor | None = None  # of this step, on the device of the memory
 
     def run(self, ranks: Any, sharded: bool) -> tuple[Check, bool]:
         """Returns the check, and whether this rank or another rank of its group has gradients."""
@@ -163,6 +166,8 @@ class Call:
             parameters = [p for group in optimizer.param_groups for p in group["params"]]
             if _ranks.is_spread(c.kinds(parameters) | c.kinds(grads)):
                 meshes = _ranks.meshes(parameters + grads)
+        if self.losses is not None and not _ranks.reach_all(ranks, meshes):
+            self.losses = None  # ranks that do not learn of a bad loss would take it as an overflow
         if meshes or ranks is not None:
             return self._agreed(grads, meshes, ranks, sharded), True
         if c.kinds(grads) <= _device.PLAIN:
@@ -178,7 +183,7 @@ class Call:
         found.check_others(self.writes, self.factor, self.memory)
         if [(group.device, group.indices) for group in found.groups] == [(home, list(range(len(grads))))]:
             return Check(found.groups[0].report, found, self.memory), True
-        report = _device.merged(found.reports(home), self.policy)
+        report = _device.merged(torch.cat([found.reports(home), *self._report_of_losses()]), self.policy)
         return Check(self.memory.report(report), found, self.memory), True
 
     def _run(self, groups: Iterable[GradientGroup]) -> None:
@@ -187,12 +192,23 @@ class Call:
                 self._refuse_fp16()
         for group in groups:
             try:
-                group.run(self.writes, self.memory.factor_on(self.factor, group.device), self.policy, self.want)
+                losses = self.losses if group.device == self.memory.home else None
+                factor = self.memory.factor_on(self.factor, group.device)
+                group.run(self.writes, factor, self.policy, self.want, losses)
             except c.Error as error:
                 _explain(error, self.optimizer, self.names, group.indices)
                 raise
             if self.writes and self.torchs["stage"] is OptState.READY:
                 self.torchs["stage"] = OptState.UNSCALED
+
+    def _report_of_losses(self) -> list[torch.Tensor]:
+        """Returns a row with the report of the losses, if they are given."""
+        if self.losses is None:
+            return []
+        group = GradientGroup(self.memory.home, [], ())
+        group.run(False, self.factor, self.policy, 0, self.losses)
+        host = isinstance(group.report, Report)
+        return [(torch.frombuffer(group.report, dtype=torch.uint8) if host else group.report).view(1, -1)]
 
     def _refuse_fp16(self) -> None:
         index = next(i for i, grad in enumerate(gradients(self.optimizer)) if grad.dtype == torch.float16)
@@ -205,7 +221,9 @@ class Call:
     def _agreed(self, grads: list[torch.Tensor], meshes: list, ranks: Any, sharded: bool) -> Check:
         """Checks as one of several ranks. A rank that fails still sends a report: no other rank waits for it."""
         memory, home, found, failed, parts = self.memory, self.memory.home, None, None, {}
+        losses: list[torch.Tensor] = []
         try:
+            losses = self._report_of_losses()
             found = sorted_gradients(self.optimizer, grads, self.want, self.names)
             self._run(found.groups)
             found.check_others(self.writes, self.factor, memory)
@@ -220,7 +238,7 @@ class Call:
             status = getattr(error, "status", None) or Status.ERROR_VALUE
             bad = torch.frombuffer(Report.failed(status), dtype=torch.uint8).to(home)
             parts = {(None, False): bad}
-        report = _ranks.agreed(parts, meshes, ranks, sharded, self.policy, memory.words, home)
+        report = _ranks.agreed(parts, meshes, ranks, sharded, self.policy, memory.words, home, losses)
         if failed is not None:
             raise failed
         check = Check(memory.report(report), found, memory)

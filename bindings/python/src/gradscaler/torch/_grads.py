@@ -50,8 +50,10 @@ class GradientGroup:
         self.device, self.indices, self.tensors, self.held = device, indices, tensors, _device.hold(tensors, device)
         self.dtypes, self.size = c.summary(self.held)
 
-    def run(self, writes: bool, factor: Any, policy: Policy, want: int) -> None:
+    def run(self, writes: bool, factor: Any, policy: Policy, want: int, losses: torch.Tensor | None = None) -> None:
         count, options = len(self.indices), {"policy": policy, "want": want}
+        if losses is not None:
+            options["loss"] = _device.hold([losses], self.device)
         if _device.ordinal(self.device) is None:
             self.report, self.per_tensor = Report.__new__(Report), base._take_buffer(count)
         else:

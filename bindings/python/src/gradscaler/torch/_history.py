@@ -13,7 +13,7 @@ from .. import _gradscaler as c
 from .. import _history
 from .._entries import Note
 from .._report import Report
-from .._structs import Event, Reason, State
+from .._structs import Event, Loss, Reason, State
 from . import _ranks
 from ._check import Check
 from ._stall import stalled
@@ -57,6 +57,15 @@ class Observed:
         report = check.read(names)
         report.grew = self._guard.grew(check, names) or report.grew
         return report
+
+    @property
+    def loss_is_finite(self) -> bool | None:
+        """Whether this rank's losses of the current step were finite when they were scaled; after update() of the last.
+
+        None if the policy does not hold, or no loss was scaled. Losses after gradients with create_graph do not count.
+        Reading it waits for the device of the losses.
+        """
+        return self._losses.are_finite()
 
     def metrics(self) -> dict[str, float]:
         """Returns the metrics of gradscaler.Scaler.metrics after the last update(), for loggers. Waits for the device.
@@ -105,7 +114,7 @@ class Observed:
         if not any(tensor.item() for tensor in self._checks.found_inf()):
             return self._guard.reason(reports)
         state, reason = self._skipped_state(), Reason()
-        checks = [check for check in self._checks.by_optimizer.values() if self._named_report(check).overflow]
+        checks = [check for check in self._checks.by_optimizer.values() if self._named_report(check).found_inf]
         known = [check.evidence(self._names.of(check.owners), _ranks.own()) for check in checks]
         state.status = next((report.status for report, _, _ in known if report.status), state.status)
         report, each, names = _joined(known)
@@ -114,11 +123,13 @@ class Observed:
         return reason.message.decode() + others
 
     def _skipped_state(self) -> State:
-        """Returns the state after the update of a step with an overflow, also before that update."""
+        """Returns the state after the update of a step that was skipped, also before that update."""
         last = self._guard.last
         state = self._memory.read() if last is None else last[1].read()
         if not state.events & _SKIPPED or (last is None and not self._checks.is_over):
-            c.gsc_state_update(None, self._policy, state, Report.of_flag(True), state)
+            report = Report.merge([Report.of_flag(True)])
+            report.loss = max((each.loss for each in self._reports()), default=Loss.UNKNOWN)
+            c.gsc_state_update(None, self._policy, state, report, state)
         return state
 
     def name_parameters(self, model: torch.nn.Module | Mapping[str, torch.Tensor] | Iterable) -> None:

@@ -18,13 +18,14 @@ from .. import _arguments, _cuda
 from .. import _gradscaler as c
 from .._policy import Policy
 from .._report import Report
-from .._structs import Event, Factor, ReportKind, State
+from .._structs import Event, Factor, Loss, ReportKind, State
 from . import _device, _ranks
 from ._device import CPU, FACTOR
 
 _SKIPPED, _STOPPED = int(Event.SKIPPED), int(Event.STOPPED)
 _MOST = 2**31 - 1
 _FOUND_INF = tuple(torch.full((), value, dtype=torch.float32, device=CPU) for value in (0.0, 1.0))
+_LOSS = Report.loss.offset // 4
 _INVERSE, _INVERSE_F32 = Factor.inverse.offset // 8, Factor.inverse_f32.offset // 4
 
 
@@ -175,7 +176,7 @@ class HostState:
 
     @staticmethod
     def found_inf(report: Report) -> torch.Tensor:
-        return _FOUND_INF[report.overflow].clone()
+        return _FOUND_INF[report.found_inf != 0].clone()
 
     @staticmethod
     def overflowed(report: Report) -> bool | None:
@@ -192,12 +193,13 @@ class HostState:
         overflow = any(tensor.item() for tensor in found_inf)
         if report is None:
             return Report.of_flag(overflow)
-        if report.overflow == overflow:
+        if (report.found_inf != 0) == overflow:
             return report
         made = Report.from_bytes(bytes(report))
         made.overflow = overflow
         if not overflow:
             made.nan_count = made.inf_count = 0  # a count above 0 would still be an overflow
+            made.loss = Loss.UNKNOWN  # and a bad loss would still be held
         return made
 
     @staticmethod
@@ -362,11 +364,12 @@ class DeviceState:
         _device.flag(report, overflow)
         at = Report.nan_count.offset // 8
         report.view(torch.int64)[at : at + 2].mul_(overflow)  # nan_count and inf_count, as on the host
+        _device.words(report)[_LOSS].mul_(overflow)
         return report
 
     def norm(self, report: torch.Tensor) -> torch.Tensor:
         squares = report.view(torch.float64)[Report.sum_squares.offset // 8]
-        return torch.where(report.view(torch.float32)[0] != 0, math.inf, squares.sqrt()).float()
+        return torch.where(_device.words(report)[_device.OVERFLOW] != 0, math.inf, squares.sqrt()).float()
 
     def clip(self, report: torch.Tensor, max_norm: float) -> torch.Tensor:
         clip = torch.empty(FACTOR, dtype=torch.uint8, device=self.home)

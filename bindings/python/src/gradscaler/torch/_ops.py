@@ -19,7 +19,8 @@ from .._entries import Note
 from .._policy import Policy, warn_if_idle
 from .._report import Report
 from .._structs import Event, Factor, Guard, State, Status, Want
-from ._device import FACTOR, FOUND, data, merged, nothing, on
+from . import _device
+from ._device import FACTOR, FOUND, OVERFLOW, data, merged, nothing, on, words
 from ._grads import GradientGroup
 from ._memory import DeviceState
 from ._options import with_fields
@@ -51,7 +52,7 @@ def _check(gradients: Sequence[torch.Tensor], state: torch.Tensor) -> None:
 # torch 2.6 cannot infer this schema from list[torch.Tensor].
 _UNSCALE = (
     "(Tensor(a0!)[] gradients, Tensor state, Tensor(a2!) report, Tensor(a3!) pending, str policy, SymInt want, "
-    "float max_norm) -> (Tensor, Tensor)"
+    "float max_norm, Tensor? loss_finite) -> (Tensor, Tensor)"
 )
 
 
@@ -64,12 +65,15 @@ def _unscale_(
     policy: str,
     want: int,
     max_norm: float,
+    loss_finite: torch.Tensor | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     _check(gradients, state)
     group, options = (
         GradientGroup(state.device, gradients, range(len(gradients))),
         {"policy": _policy(policy), "want": want | _NORM},
     )
+    if loss_finite is not None:  # 1 / False is Inf
+        options["loss"] = _device.hold([loss_finite.to(state.device).float().reciprocal()], state.device)
     own = torch.empty_like(report)
     try:
         c.gsc_unscale(on(state.device, group.size, group.held, options), state[:FACTOR], group.held, options, own)
@@ -78,7 +82,7 @@ def _unscale_(
             raise
         state, last = State.from_buffer_copy(data(state)), Report.from_bytes(data(report))
         raise stall_error(options["policy"], state, last) from None
-    norm = torch.where(own.view(torch.float32)[FOUND] != 0, math.inf, own.view(torch.float64)[_SQUARES].sqrt()).float()
+    norm = torch.where(words(own)[OVERFLOW] != 0, math.inf, own.view(torch.float64)[_SQUARES].sqrt()).float()
     before = torch.where(pending, report, nothing(state.device))
     report.copy_(merged(torch.cat([before, own]), options["policy"]))
     pending.fill_(True)
@@ -111,6 +115,7 @@ def _(
     policy: str,
     want: int,
     max_norm: float,
+    loss_finite: torch.Tensor | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     _check(gradients, state)
     return state.new_empty((), dtype=torch.float32), state.new_empty((), dtype=torch.float32)
@@ -178,14 +183,18 @@ class TensorScaler:
         return loss * self.loss_scale
 
     def unscale_(
-        self, gradients: Sequence[torch.Tensor | None], max_norm: float | None = None
+        self,
+        gradients: Sequence[torch.Tensor | None],
+        max_norm: float | None = None,
+        loss_finite: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Divides gradients by the scale, in place, and returns (found_inf, norm), float32 tensors of no dimensions.
 
-        found_inf is 1 if an element is infinite or NaN, here or in another call since the last update, or if the
-        policy's guard refuses the norm of all these calls; else 0. norm is the global L2 norm of these gradients,
-        infinite after an overflow in them.
+        found_inf is 1 if an element is infinite or NaN, here or in another call since the last update, if the policy's
+        guard refuses the norm of all these calls, or if the policy holds and loss_finite is False; else 0. norm is the
+        global L2 norm of these gradients, infinite after an overflow in them.
         max_norm, above 0: gradients with a larger norm are multiplied by max_norm / (norm + 1e-6)
+        loss_finite: torch.isfinite(loss).all(), of the loss before it is scaled; counts if the policy holds
         If the policy's guard clips, it clips here: pass all gradients of a step in one call. None is skipped.
         On the CPU a scale of 0 or infinity raises StallError; on a device it is an overflow.
         """
@@ -197,8 +206,17 @@ class TensorScaler:
         gradients = [gradient for gradient in gradients if gradient is not None]
         if max_norm is not None and not 0 < max_norm < math.inf:
             raise ValueError(f"max_norm={max_norm!r}: it must be finite and above 0")
+        if loss_finite is not None and getattr(loss_finite, "dtype", None) is not torch.bool:
+            raise TypeError("loss_finite must be a tensor of torch.bool, such as torch.isfinite(loss).all()")
         return _unscale_(
-            gradients, self.state, self.report_tensor, self.pending, self._saved, self.want, max_norm or 0.0
+            gradients,
+            self.state,
+            self.report_tensor,
+            self.pending,
+            self._saved,
+            self.want,
+            max_norm or 0.0,
+            loss_finite,
         )
 
     def update(self) -> None:

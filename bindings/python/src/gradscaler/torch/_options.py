@@ -11,11 +11,12 @@ from typing import Any, TypeVar
 from .. import _gradscaler as c
 from .._arguments import _meant, _number
 from .._policy import Policy, presets, rules, warn_if_idle
-from .._structs import LimitRule, OverflowReset
+from .._structs import BadLoss, LimitRule, OverflowReset
 
 NUMBERS = ("init_scale", "growth_factor", "backoff_factor", "growth_interval")
 NO_BACKOFF = "backoff_factor is 0: it must be above 0"  # in C, 0 means 1 / growth_factor
 _STALL_LIMIT = 10
+_FIELD_OF = {"hold_bad_loss": "bad_loss_rule"}
 _Init = TypeVar("_Init", bound=Callable)
 
 
@@ -50,7 +51,7 @@ def accept_legacy_signature(init: _Init) -> _Init:
     def accept(self: Any, *args: Any, **named: Any) -> None:
         if args and isinstance(args[0], int | float):
             args = ("cuda", *args)
-        by_name = (name for name, value in named.items() if value is not None)
+        by_name = (_FIELD_OF.get(name, name) for name, value in named.items() if value is not None)
         self._options = Options((*("device", *NUMBERS)[: len(args)], *by_name))
         init(self, *args, **named)
 
@@ -70,8 +71,8 @@ def refuse(device: Any, hysteresis: Any, unknown: Mapping[str, Any], options: It
         raise ValueError(f"hysteresis={hysteresis!r}: it must be a whole number from 1 on")
 
 
-def rules_of(policy: str | Policy | None, fields: dict[str, Any], stops: bool) -> Policy:
-    """Returns the policy with the numbers that were passed; if `stops`, with a limit on failed backoffs."""
+def rules_of(policy: str | Policy | None, fields: dict[str, Any], stops: bool, holds: bool | None) -> Policy:
+    """Returns the policy with the numbers that were passed; if it `stops` or `holds`, with a limit on failed steps."""
     if fields.get("growth_factor", 2.0) <= 1.0:
         raise AssertionError("The growth factor must be > 1.0.")
     if fields.get("backoff_factor", 0.5) >= 1.0:
@@ -85,6 +86,9 @@ def rules_of(policy: str | Policy | None, fields: dict[str, Any], stops: bool) -
     if "init_scale" in fields and _number("init_scale", fields["init_scale"]) <= 0:
         raise ValueError(f"init_scale is {fields['init_scale']}: it must be finite and above 0")
     found = with_fields(policy, fields)
+    if holds is not None:
+        rule = {"bad_loss_rule": BadLoss.HOLD if holds else BadLoss.OVERFLOW}
+        found = found.replace(**rule, max_failed_backoffs=found.max_failed_backoffs or (_STALL_LIMIT if holds else 0))
     warn_if_idle(found)
     if (stops or fields.get("min_scale")) and not found.max_failed_backoffs:  # a floor hides stalls
         found.max_failed_backoffs = _STALL_LIMIT

@@ -48,6 +48,12 @@ def meshes(tensors: Iterable[Any]) -> list[Any]:
     return list(dict.fromkeys(tensor.device_mesh for tensor in tensors if isinstance(tensor, kind)))
 
 
+def reach_all(group: Any, meshes: Iterable[Any]) -> bool:
+    """Returns whether all ranks see each other's reports: there is one rank, or the group or a mesh has all."""
+    size = dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+    return size == 1 or any(each.size() == size for each in (group, *meshes) if each is not None)
+
+
 def part(grad: Any, name: str) -> tuple[torch.Tensor, bool]:
     """Returns this rank's shard of a DTensor, and whether it counts: only the first of several copies does."""
     if any(placement.is_partial() for placement in grad.placements):
@@ -131,8 +137,12 @@ def agreed(
     policy: Policy,
     state: Any,
     home: torch.device,
+    losses: Sequence[torch.Tensor] = (),
 ) -> torch.Tensor:
-    """Returns the report of all ranks. `parts` are this rank's reports by (mesh or None, whether they count)."""
+    """Returns the report of all ranks. `parts` are this rank's reports by (mesh or None, whether they count).
+
+    `losses` has the report of this rank's losses, if it was made.
+    """
     local = torch.stack(list(parts.values())) if parts else torch.zeros((1, SIZE), dtype=torch.uint8, device=home)
     overflow, status = (words(local)[:, OVERFLOW] != 0).any(), words(local)[:, STATUS].amin()
 
@@ -140,6 +150,8 @@ def agreed(
         report = parts.get((mesh, True))
         report = nothing(home) if report is None else report.clone()
         flag(report, overflow, status)
+        for each in losses:
+            words(report)[_LOSS] = words(each[0])[_LOSS]
         set_rank(report, policy, state)
         return report
 

@@ -28,7 +28,7 @@ from ._stall import StallError
 from ._torch import Base, OptState, TorchGradScaler, call_compiled, eager, is_torchs, lacks_cuda
 from ._trace import Traced
 
-_NORM, _GUARDS, _NEEDS_NORM = int(Want.NORM), int(Trait.GUARDS), int(Trait.NEEDS_NORM)
+_NORM, _GUARDS, _NEEDS_NORM, _HOLDS = map(int, (Want.NORM, Trait.GUARDS, Trait.NEEDS_NORM, Trait.HOLDS))
 _NO_NORM = (
     "_unscale_grads_ was replaced, or called with another inverse, so nobody has taken the norm that the guard of the "
     "policy judges by: call GradScaler's with the arguments that it was called with, or take a policy without a guard"
@@ -56,6 +56,9 @@ class GradScaler(Checkpoints, Traced, Observed, Base):
         equal on all ranks after backward; DTensors agree over their meshes by themselves
     sharded: True if the ranks of process_group have different gradients, as in pipelines and sharded optimizers; their
         squares are added. Otherwise they have copies, and the first rank's gradients count
+    hold_bad_loss: True skips a step and keeps the scale if a loss was Inf or NaN before scale(), and stops after ten in
+        a row; False takes it as an overflow. Default: as the policy says. Several ranks hold only if they agree over a
+        process_group, or a mesh of DTensors, of all ranks
 
     Beyond torch: unscale_(optimizer, max_norm=...) clips and returns the norm; `report` describes the last gradients,
     and `report.bad` names the parameters that overflowed (see name_parameters); `step_was_skipped` also works with
@@ -85,6 +88,7 @@ class GradScaler(Checkpoints, Traced, Observed, Base):
         on_stall: Callable[[StallError], Any] | None = None,
         process_group: Any = None,
         sharded: bool = False,
+        hold_bad_loss: bool | None = None,
         **unknown: Any,
     ) -> None:
         refuse(device, hysteresis, unknown, GradScaler.__init__.__wrapped__.__kwdefaults__)
@@ -103,14 +107,14 @@ class GradScaler(Checkpoints, Traced, Observed, Base):
             return
         options = {"min_scale": min_scale, "max_scale": max_scale, "hysteresis": hysteresis}
         fields |= {name: value for name, value in options.items() if value is not None}
-        self._follow(rules_of(policy, fields, on_stall is not None))
+        self._follow(rules_of(policy, fields, on_stall is not None, hold_bad_loss))
         self._init_scale = resolved(self._policy).init_scale
         _memory.rounded("init_scale", self._init_scale, self._policy)
         self._memory = _memory.HostState(_memory.initial_state(self._policy))
 
     def _follow(self, policy: Policy) -> None:
         known = int(traits(policy))
-        self._policy, self._is_guarded = policy, known & _GUARDS != 0
+        self._policy, self._is_guarded, self._holds = policy, known & _GUARDS != 0, known & _HOLDS != 0
         self._wants = self._options.want | (_NORM if known & _NEEDS_NORM else 0)
 
     def _begin(self, state: State) -> None:
@@ -187,9 +191,10 @@ class GradScaler(Checkpoints, Traced, Observed, Base):
             return outputs * self._scale.to(
                 device=outputs.device, non_blocking=True
             )  # torch.compile cannot trace torch's own
+        scaled = super().scale(outputs)
         if self._enabled and not compiling:
-            self._losses.add(outputs)
-        return super().scale(outputs)
+            self._losses.add(outputs, scaled, self._holds)
+        return scaled
 
     scale.__doc__ = torch.amp.GradScaler.scale.__doc__
 
@@ -289,6 +294,8 @@ class GradScaler(Checkpoints, Traced, Observed, Base):
             want = self._wants if max_norm is None else self._wants | _NORM
             factor = memory.factor(bool(self._policy.arithmetic)) if inverse is None else memory.factor_of(inverse)
             call = Call(optimizer, state, writes, fp16, want, self._policy, memory, factor, self._names)
+            if self._holds and inverse is None:
+                call.losses = self._losses.judged(memory.home)
             check, has_gradients = call.run(options.group, options.sharded)
         if max_norm is not None:
             check.norm, check.clip = memory.norm(check.report), memory.clip(check.report, float(max_norm))

@@ -11,7 +11,7 @@ from .._entries import Note
 from .._history import diagnosed
 from .._policy import Policy
 from .._report import Report
-from .._structs import State
+from .._structs import Event, State
 from ._guard import OUTLIER, grown_words
 from ._losses import Losses, is_bad
 from ._names import Names, some
@@ -31,6 +31,8 @@ class StallError(RuntimeError):
 def stall_error(policy: Policy, state: State, report: Report | None, known: str = "") -> StallError:
     """Makes the error; `known` is added to the findings in its message."""
     after = f" after {state.total_overflows} skipped steps" if state.total_overflows else ""
+    if state.events & Event.BAD_LOSS:
+        after = f" after {state.bad_losses_in_a_row} losses in a row that were not finite before scaling"
     findings = diagnosed(policy, state, report)
     why = [f"The loss scale is {state.factor.scale:g}{after}, and no further step can succeed", known, *findings]
     error = StallError(". ".join(str(each) for each in why if each) + ".")
@@ -69,10 +71,11 @@ def _diagnosis(
                 infinite.append(name)
     if bad:
         yield f"Not finite are the parameters {some(bad)}: go back to a checkpoint from before that"
-    if losses.are_bad():
+    has_bad_loss = losses.are_bad()
+    if has_bad_loss:
         yield "the loss is not finite before it is scaled: look at the input and at what the model makes of it"
     infinite = list(report.bad) if report is not None and report.bad else infinite
     if infinite:
         yield f"Inf or NaN were in the last gradients of {some(infinite)}"
-    elif not bad:
+    elif not bad and not has_bad_loss:
         yield "nothing is known of the last gradients"
