@@ -76,12 +76,12 @@ class _Judged:
         self.magnitudes: list[torch.Tensor] = []
         self._made_graph = False
 
-    @torch.no_grad()
     def add(self, loss: torch.Tensor, scaled: torch.Tensor) -> None:
         if self._made_graph:
             return
         if scaled.requires_grad:
             scaled.register_hook(self._see)
+        loss = loss.detach()
         if _ranks.possible() and _ranks.is_spread((type(loss),)):
             loss = loss.to_local()
         if type(loss) in _device.PLAIN and loss.numel() and loss.is_floating_point() and not loss.is_meta:

@@ -117,7 +117,7 @@ def accelerate_metrics(accelerator: Any, model: torch.nn.Module) -> Metrics:
 
 
 def _skips(metrics: dict[str, float]) -> float:
-    return sum(metrics.get(name, 0) for name in ("total_overflows", "total_guard_skips"))
+    return sum(metrics.get(name, 0) for name in ("total_overflows", "total_guard_skips", "total_bad_losses"))
 
 
 def _checked(scaler: Any, line: str) -> GradScaler:
