@@ -148,7 +148,7 @@ static void find_bad_losses(const struct run *run, gsc_notes *notes)
     if (run->steps > 0 && share > MAX_BAD_LOSS_SHARE)
         gsc_note_add(notes, GSC_NOTE_BAD_LOSSES, -1, "total_bad_losses", share,
                      "%s %% of the losses were not finite before scaling: look at the data or the "
-                     "model",
+                     "model; see docs/skipped.md#loss",
                      gsc_digits(3, 100 * share).text);
 }
 
@@ -169,14 +169,15 @@ static void find_not_finite(const struct run *run, gsc_notes *notes)
         return;
     const int64_t nans = report ? report->nan_count : 0, infs = report ? report->inf_count : 0;
     if (nans > 0 || scale <= 1)
-        gsc_note_add(notes, GSC_NOTE_NOT_FINITE, last_bad_tensor(run), "",
-                     (double)nans + (double)infs,
-                     "the gradients have %s at a scale of %s, and no scale cures that: look at the "
-                     "input, the loss and the parameters, and go back to an earlier checkpoint",
-                     nans > 0   ? "NaN"
-                     : infs > 0 ? "Inf"
-                                : "Inf or NaN",
-                     GSC_SHORT(scale));
+        gsc_note_add(
+            notes, GSC_NOTE_NOT_FINITE, last_bad_tensor(run), "", (double)nans + (double)infs,
+            "the gradients have %s at a scale of %s, and no scale cures that: look at the "
+            "input, the loss and the parameters, and go back to an earlier checkpoint; see "
+            "docs/skipped.md",
+            nans > 0   ? "NaN"
+            : infs > 0 ? "Inf"
+                       : "Inf or NaN",
+            GSC_SHORT(scale));
     else
         gsc_note_add(notes, GSC_NOTE_BACKOFF_FAILED, last_bad_tensor(run),
                      gsc_moves(run->policy) ? "min_scale" : "init_scale", scale,

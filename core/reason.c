@@ -359,6 +359,17 @@ static void append_cause(struct sentence *s, const struct facts *f, const gsc_re
     }
 }
 
+/* Appends where the guide explains the cause; a single skip is no reason to read it. */
+static void append_page(struct sentence *s, const struct facts *f, const gsc_reason *r)
+{
+    append(s, "; see docs/skipped.md#%s",
+           r->cause == GSC_CAUSE_PARAMETER    ? "parameter"
+           : r->cause == GSC_CAUSE_LOSS_DTYPE ? "dtype"
+           : r->cause == GSC_CAUSE_OVERFLOW   ? "backward"
+           : f->evidence.bad_loss > 1         ? "later-loss"
+                                              : "loss");
+}
+
 static void write_message(const struct facts *f, gsc_reason *r)
 {
     static const char *const outcomes[] = {"", "let through", "clipped", "skipped", "stopped"};
@@ -371,6 +382,8 @@ static void write_message(const struct facts *f, gsc_reason *r)
     if (r->cause != GSC_CAUSE_NONE)
         append(&s, ": ");
     append_cause(&s, f, r);
+    if (is_stopped(r) && is_overflow(r->cause))
+        append_page(&s, f, r);
     gsc_scramble(r->message);
 }
 

@@ -79,6 +79,7 @@ Checkpoints <checkpoints>
 Distributed training <ranks>
 Guards <guard>
 Metrics and diagnosis <runs>
+Why was my step skipped? <skipped>
 Measurements <measured>
 RoundPipe <roundpipe>
 Cerebras <cerebras>

@@ -451,7 +451,7 @@ TEST_CASE("the reason of an update is said as data and as a sentence", "[guard]"
          "stopped: the norm, 4, is above 2, 2 in a row: look at the data and the learning rate"},
         {after(fails, {nan_value}), GSC_OUTCOME_STOPPED, GSC_CAUSE_OVERFLOW, 0, 0, 0, 0,
          "stopped: overflow, at a scale of 1: look at the input, the loss and the parameters, and "
-         "go back to an earlier checkpoint"},
+         "go back to an earlier checkpoint; see docs/skipped.md#backward"},
         {after(stops, {1}), GSC_OUTCOME_STOPPED, GSC_CAUSE_CEILING, 0, 0, 1, 0,
          "stopped: the scale, 1, would pass max_scale"},
         {both, GSC_OUTCOME_CLIPPED, GSC_CAUSE_OTHER_STATE, 0, 0, 0.25, 0,

@@ -154,7 +154,7 @@ TEST_CASE("each finding comes from the run that has the fault, with what to do",
     CHECK_WORDING(
         std::string(note.message) ==
         "the gradients have NaN at a scale of 128, and no scale cures that: look at the input, "
-        "the loss and the parameters, and go back to an earlier checkpoint");
+        "the loss and the parameters, and go back to an earlier checkpoint; see docs/skipped.md");
     while (nan.state.total_overflows < 100)
         nan.step(1, 1);
     nan.steps = 100; // a scale that grows less often would not help
@@ -199,7 +199,7 @@ TEST_CASE("each finding comes from the run that has the fault, with what to do",
         CHECK((note.value == 0.02 && std::string(note.field) == "total_bad_losses"));
         CHECK_WORDING(std::string(note.message) ==
                       "2 % of the losses were not finite before scaling: look at the data or the "
-                      "model");
+                      "model; see docs/skipped.md#loss");
         losses.steps = 20000; // 1 in 1,000
         CHECK(losses.findings().empty());
     }

@@ -309,6 +309,26 @@ TEST_CASE("the number of a bad loss is this rank's, a held one is no penalty", "
                   "skipped: the loss was not finite before it was scaled on rank 3, 1 in a row");
 }
 
+TEST_CASE("a stop says where the guide explains its cause", "[reason]")
+{
+    const struct {
+        const char *section;
+        gsc_evidence evidence;
+    } rows[] = {
+        {"parameter", evidence(1, 1, 1, 0)},
+        {"loss", losses(2, 1)},
+        {"later-loss", losses(2, 2)},
+        {"dtype", evidence(0, 0, 0x1p16, GSC_F16)},
+        {"backward", {}},
+    };
+    for (const auto &row : rows) {
+        Known k = {whole(some), true, some, names, {}, row.evidence};
+        k.policy = zeros.max_failed_backoffs(1);
+        const std::string message = reason(k).message, end = "; see docs/skipped.md#";
+        CHECK_WORDING(message.substr(message.rfind(end)) == end + row.section);
+    }
+}
+
 TEST_CASE("if all gradients are bad, a finite loss is not suspected", "[reason]")
 {
     const gsc_report r = whole(all), on_rank = whole(all, 2);
@@ -409,7 +429,7 @@ TEST_CASE("a sentence has room for two of the longest names", "[reason][wording]
     k.names = {name.c_str(), name.c_str(), name.c_str()};
     k.report = whole(k.each, UINT32_MAX);
     k.policy = zeros.max_failed_backoffs(1);
-    const std::string message = reason(k).message, end = "go back to an earlier checkpoint";
+    const std::string message = reason(k).message, end = "checkpoint; see docs/skipped.md#backward";
     CHECK(message.size() + 40 < sizeof gsc_reason::message); /* for longer counts and scales */
     CHECK(message.substr(message.size() - end.size()) == end);
     CHECK(message.find("; \"xxx") != std::string::npos);

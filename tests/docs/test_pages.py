@@ -19,8 +19,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 RELEASE = ROOT / "build/release"
 EMULATED = {"LD_LIBRARY_PATH": f"{RELEASE}/tests/cuda/emulated"}
-FIRST, REFERENCE = "docs/site/index.md", "docs/site/python.md"
-PAGES = ("README.md", FIRST, REFERENCE, *map("docs/{}.md".format, ("c", "cuda", "python", "rust", "elixir", "guard")))
+FIRST, REFERENCE, SKIPPED = "docs/site/index.md", "docs/site/python.md", "docs/skipped.md"
+PAGES = ("README.md", FIRST, REFERENCE, SKIPPED, *map("docs/{}.md".format, ("c", "cuda", "python", "rust", "elixir", "guard")))
 
 
 def blocks(page, *languages):
@@ -71,7 +71,7 @@ def test_a_program_in_rust(code, said, tmp_path):
     assert command(*cargo, **built, LD_LIBRARY_PATH=str(RELEASE)) == said
 
 
-@pytest.mark.parametrize("page", ["README.md", FIRST, REFERENCE, "docs/python.md", "docs/guard.md", "docs/runs.md"])
+@pytest.mark.parametrize("page", ["README.md", FIRST, REFERENCE, "docs/python.md", "docs/guard.md", "docs/runs.md", SKIPPED])
 def test_the_python_of_a_page_runs_from_the_top_to_the_end(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names = world() if page in ("README.md", FIRST) else {}
@@ -119,6 +119,14 @@ def test_contributing_names_files_and_functions_that_there_are():
         assert any(f"/{file}".endswith(f"/{name}") for file in files) or any((ROOT / name).glob("*")), name
     for name in set(re.findall(r"`(gsc_\w+)`", text)):
         assert git(["git", "grep", "-qw", name, "--", "*.[ch]"]).returncode == 0, name
+
+
+def test_the_sections_that_sentences_name_are_in_the_guide():
+    page = (ROOT / "docs/skipped.md").read_text()
+    (named,) = re.findall(r"append_page\(.*?\n}\n", (ROOT / "core/reason.c").read_text(), re.S)
+    headings = [heading.lower().replace(" ", "-") for heading in re.findall(r"^## (.*)$", page, re.M)]
+    sections = re.findall(r'"([a-z-]+)"', named)
+    assert len(sections) == 5 and set(sections) <= set(headings)
 
 
 def test_the_presets_are_those_of_the_library():
