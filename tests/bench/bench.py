@@ -422,6 +422,21 @@ def torch_unscale(grads):
     return repeated(call)
 
 
+def torch_scale(drop_in=False):
+    """scale() in a step after the first, which learns the order of the backward pass."""
+
+    def made(grads):
+        _, both = torchs_own(grads.torch, drop_in)
+        loss = torch.ones((), requires_grad=True) * 2
+        for scaler in both:
+            scaler.scale(loss)
+            if drop_in:
+                scaler._losses.end_step()
+        return repeated(lambda i: both[i].scale(loss))
+
+    return made
+
+
 def step_with_torch(scaler, optimizer, parameters, max_norm):
     """Unscale, clip, step or not, update; gradscaler.torch clips where it unscales."""
     if type(scaler) is torch.amp.GradScaler:
@@ -518,6 +533,7 @@ OPERATIONS = {  # name: competitors; ours first
     "GradScaler": {"ours": partial(torch_step, drop_in=True), "torch": torch_step},
     "metrics": {"ours": an_update("metrics"), "nothing": an_update("")},
     "a line of history": {"ours": an_update("history"), "nothing": an_update("")},
+    "scale()": {"ours": torch_scale(drop_in=True), "torch": torch_scale()},
     "in one call": {"ours": training("call"), "added": training("torch"), "nothing": training("")},
 }
 CLIPS = ("clip, not reached", "clip, reached", "clip, as a factor")
@@ -539,6 +555,7 @@ CASES = [  # title, lists, dtypes, operations
     ("A whole step with torch's optimizers", ("161 of 64", "GPT-2"), ("f32",), ("GradScaler",)),
     ("Added to a training step with torch", ("small GPT",), ("f32",), ("in one call",)),
     ("Beside an update, from Python", ("one value",), ("f32",), ("metrics", "a line of history")),
+    ("Multiply a loss, from Python", ("one value",), ("f32",), ("scale()",)),
     ("Unscale and update, from Python", (*SMALL, "1,000 of 64"), ("f32",), ("torch's gradients",)),
 ]
 ASKED = {  # list, operation: against whom, and the bounds of the lower quartile, of dtypes as in ORDER
@@ -556,6 +573,7 @@ ASKED = {  # list, operation: against whom, and the bounds of the lower quartile
     ("1,000 of 32", "check"): ("ns", 6, 6, 6, 6),
     ("one value", "metrics"): ("ns", 3000),
     ("one value", "a line of history"): ("ns", 10_000),
+    ("one value", "scale()"): ("ns", 10_000),
     ("GPT-2", "in jit"): ("limit", 1.1, None, None),
     ("GPT-2", "in jit, over jnp"): ("jnp", 8, 12, 12),
     ("161 of 256", "in jit, small"): ("jnp", 2, 2, 2),

@@ -69,6 +69,8 @@ class Report(_structs.Report):
     clamped: how many elements clip_value changed
     kind: a ReportKind. An empty report, Report(), is refused wherever a report is expected
     measured: a union of Want: the measured values
+    cause: in gradscaler.torch, the name of the parameter with the first bad gradient that the backward pass made. `bad`
+        is sorted from it on. If the order of the backward pass is not known, it is the last of them
     grew: in gradscaler.torch, if the guard found an outlier: the parameters that contribute more to the square of the
         norm than usual, {name: (usual share, share now)}
     histogram_edges: 17 magnitudes; bin k goes from [k] up to, not including, [k + 1]
@@ -79,6 +81,7 @@ class Report(_structs.Report):
     grads: Any = None
     scale: float = 1.0
     grew: Mapping[str, tuple[float, float]] = {}
+    cause: Any = None
     _addend = False
     _of_addends = False
     _bad: Any = None

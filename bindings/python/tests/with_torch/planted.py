@@ -27,7 +27,8 @@ class Case(NamedTuple):
 
 def is_right(case, parameter):
     """Returns whether the parameter with this name is in the module where the overflow happened."""
-    return parameter.startswith(case.module + ".")
+    own = case.model.get_submodule(case.module).parameters()
+    return any(each is case.model.get_parameter(parameter) for each in own)
 
 
 # ---- the nets ----
@@ -169,6 +170,48 @@ def model_and_batch(net, seed):
     torch.manual_seed(seed)
     make_model, make_batch = NETS[net]
     return make_model(), *make_batch()
+
+
+# ---- a net that overflows where it is told to ----
+
+
+class Overflow(torch.autograd.Function):
+    """Returns its input; in the backward pass, Inf."""
+
+    @staticmethod
+    def forward(_, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(_, gradient):
+        return torch.full_like(gradient, torch.inf)
+
+
+class Net(nn.Module):
+    """Blocks, registered in a mixed order. The gradient of the output of block `bad` is Inf."""
+
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleDict({str(i): Block() for i in (3, 0, 5, 1, 4, 2)})
+        self.bad = None
+
+    def forward(self, x):
+        for i in range(len(self.blocks)):
+            x = self.run(self.blocks[str(i)], x)
+            x = Overflow.apply(x) if i == self.bad else x
+        return x
+
+    def run(self, block, x):
+        return block(x)
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner, self.outer = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x):
+        return x + self.outer(self.inner(x).tanh())
 
 
 # ---- gradients in the order of the backward pass ----

@@ -8,11 +8,13 @@ about our calls, not about torch's own on a device. Where the driver is another,
 
 import itertools
 import random
+import weakref
 from functools import partial
 
 import pytest
 import torch
 from conftest import gradients, make_step, parameters, scaler, sgd
+from planted import WIDTH, Net
 from support import move, standin
 
 from gradscaler import Event, Guard, Loss, Policy, Want, _cuda
@@ -145,13 +147,32 @@ def test_a_report_of_a_device_is_read_when_it_is_asked_for_with_the_names_and_th
     optimizer, one = sgd(a=[0.0], b=[4.0, 4.0, 8.0], c=[NAN, NAN, 4.0]), scaler(want=Want.NORM)
     parameters(optimizer)[0].grad = None
     one.unscale_(optimizer)
-    assert isinstance(one._checks.last.report, torch.Tensor) and one._checks.last.host_report is None
+    check = one._checks.of(optimizer)
+    assert isinstance(check.report, torch.Tensor) and check.host_report is None
     optimizer.zero_grad()
     parameters(optimizer)[0].grad = torch.ones(1)
     one.update()
     wait()
     assert one.report.bad == {"c": 2} and one.report.norm == pytest.approx(7**0.5)
     assert (one.report.scale, one.get_scale()) == (4.0, 2.0)
+
+
+def test_the_cause_is_found_when_the_report_is_read_by_the_losses_of_its_own_step(device):
+    model, one = Net(), scaler()
+    optimizer = torch.optim.SGD(model.named_parameters(), lr=0.1, fused=True)
+    for bad, keeps_loss in (None, True), (1, True), (3, False), (4, True):
+        model.bad = bad
+        loss = model(torch.ones(1, WIDTH)).mean()
+        one.scale(loss).backward()
+        if not keeps_loss:
+            del loss
+        make_step(one, optimizer)
+        wait()
+        optimizer.zero_grad()
+        one.scale(model.blocks["0"](torch.ones(1, WIDTH)).sum())  # the next step
+        assert all(weakref.getweakrefs(each) == [] for each in model.parameters())
+        assert bad is None or one.report.cause.startswith(f"blocks.{bad}.outer"), one.reason
+        one.update(one.get_scale())
 
 
 def test_gradients_without_dense_memory_and_found_inf_of_others_count_on_a_device(device):
@@ -218,7 +239,7 @@ def test_a_fused_optimizer_that_can_only_skip_stops_training_too(device):
     assert waits == []
     device.setattr(_device, "data", data)
     gradients(optimizer)[0].fill_(NAN)
-    with pytest.raises(StallError, match=r"scale is 0 after \d skipped steps.*gradients of weight"):
+    with pytest.raises(StallError, match=r"scale is 0 after \d skipped steps.*gradients have Inf or NaN in weight"):
         make_step(one, optimizer)
 
 
@@ -236,7 +257,7 @@ def test_what_a_graph_found_is_asked_for_after_each_replay(device):
     one = scaler()
     device.setattr(_device, "captures", lambda _: True)
     make_step(one, sgd([4.0, 8.0], fused=True))
-    found = one._checks.last
+    [found] = one._checks.by_optimizer.values()
     for bad in False, True, False:
         found.found_inf.fill_(bad)
         found.report.view(torch.int32)[_device.OVERFLOW] = bad

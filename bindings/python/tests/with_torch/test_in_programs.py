@@ -164,7 +164,7 @@ def test_a_guard_that_sees_only_clipped_gradients_says_so(fused):
 
 @pytest.mark.parametrize(
     "place",
-    ["owners", "weakref.ref", "_memory.HostState.norm", "_memory.HostState.clip", "Gradients.put_back", "Check.read"],
+    ["Members", "weak", "_memory.HostState.norm", "_memory.HostState.clip", "Gradients.put_back", "Check.read"],
 )
 def test_after_an_error_gradients_that_were_divided_are_neither_divided_again_nor_stepped_with(monkeypatch, place):
     p = torch.nn.Parameter(torch.zeros(4, 4).t().contiguous()[::2])
@@ -177,7 +177,7 @@ def test_after_an_error_gradients_that_were_divided_are_neither_divided_again_no
     holder, _, name = place.rpartition(".")
     with monkeypatch.context() as patch:
         patch.setattr(eval(holder, vars(_check)) if holder else _check, name, fails)
-        if place == "owners":
+        if place == "Members":
             p.grad[0] = INF
         with pytest.raises(MemoryError, match="injected"):
             scaler.unscale_(optimizer, max_norm=1.0)

@@ -8,7 +8,9 @@ import pytest
 import torch
 import torch.distributed as dist
 from conftest import make_step, scaler, sgd
+from planted import WIDTH, Net
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 
 from gradscaler import Event, Loss, Report, ReportKind, Want
@@ -204,8 +206,37 @@ def without_a_group_no_rank_waits_for_another(mesh):
         assert isinstance(one.report, Report) and not one.step_was_skipped
 
 
+def distributed(model):
+    return torch.nn.parallel.DistributedDataParallel(model)
+
+
+def fully_sharded(model):
+    for module in [*model.blocks.values(), model]:
+        fully_shard(module)
+    return model
+
+
+def the_cause_is_named_on_all_ranks_and_the_model_can_be_moved_then(_):
+    for wrap in distributed, fully_sharded:
+        net = Net()
+        model, one = wrap(net), scaler()
+        one.name_parameters(model)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for net.bad in None, 1, 3, 5:
+            optimizer.zero_grad()
+            loss = model(torch.ones(2, WIDTH)).mean()
+            one.scale(loss).backward()
+            make_step(one, optimizer)
+            where = f"blocks.{net.bad}.outer"
+            assert net.bad is None or one.report.cause.startswith(where) and f'"{where}' in one.reason
+        assert "this rank's loss was finite: look at the last layer" in one.reason
+        assert dist.get_rank() or one.reason  # which waits for no other rank
+        model.to(torch.float64)
+
+
 CLAIMS = [gradients_are_unscaled_and_clipped_by_the_norm_of_all, one_bad_element_anywhere_stops_all]
 CLAIMS += [fused_optimizers_agree, a_rank_without_gradients_does_not_keep_the_others_waiting]
+CLAIMS += [the_cause_is_named_on_all_ranks_and_the_model_can_be_moved_then]
 CLAIMS += [the_last_bad_rank_and_its_parameter_are_named, the_loss_of_a_rank_is_that_of_all]
 CLAIMS += [a_bad_loss_of_one_rank_holds_on_all_if_all_agree]
 CLAIMS += [a_rank_with_another_scale_or_other_rules_is_refused_by_all_of_them]

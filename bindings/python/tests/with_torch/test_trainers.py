@@ -7,6 +7,7 @@ import pickle
 import programs
 import pytest
 import torch
+from planted import Overflow
 from support import run_python
 
 from gradscaler.torch import GradScaler, trainers
@@ -170,3 +171,24 @@ def test_a_disabled_scaler_has_no_metrics():
 def test_importing_it_imports_no_trainer():
     code = f"import sys, gradscaler.torch; gradscaler.torch.trainers; print({set(LINES)} & set(sys.modules))"
     assert run_python("-c", code).stdout == "set()\n"
+
+
+PROGRAMS = {
+    "accelerate": lambda model, scaler: programs.accelerate(model, scaler, steps=STEPS),
+    "transformers": lambda model, scaler: programs.transformers_trainer(model, scaler, steps=STEPS),
+    "lightning": lambda model, scaler: programs.lightning_trainer(model, scaler, STEPS),
+}
+
+
+@pytest.mark.parametrize("module", ["blocks.0", "blocks.1", "ln"])
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_the_cause_of_an_overflow_is_the_module_where_it_happened(program, module):
+    pytest.importorskip(program)
+    scaler, model = made()
+    model.bad = ()
+    scaler.name_parameters(model)
+    model.get_submodule(module).register_forward_hook(
+        lambda _, inputs, output: Overflow.apply(output) if len(model.losses) == STEPS - 1 else output
+    )
+    PROGRAMS[program](model, scaler)
+    assert scaler.step_was_skipped and scaler.report.cause.startswith(f"{module}.")

@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
+import array
 import dataclasses
-import weakref
-from collections.abc import Callable, Iterable, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,10 +14,11 @@ import torch
 from .. import _gradscaler as c
 from .._policy import Policy
 from .._report import Report
-from .._structs import ReportKind, Status
+from .._structs import Evidence, ReportKind, Status
 from . import _device, _memory, _ranks
 from ._grads import GradientGroup, Gradients, gradients, with_gradients
-from ._names import Names, Owners, at, owners
+from ._losses import StepLosses, is_bad
+from ._names import Members, Names, at, distinct, weak
 from ._torch import OptState
 
 _F16 = 1 << c.GSC_F16
@@ -46,19 +48,20 @@ class Check:
         self.clip: Any = None  # the factor of max_norm, if the gradients were multiplied by it
         self.alike = True  # whether other ranks have parameters of the same names
         self.host_report: Report | None = None  # `report`, read from the device
-        self.owners: Owners = []
+        self.members: Members | None = None  # the parameters of the gradients
+        self.losses: StepLosses | None = None  # the losses of the step
         # Each gradient's share of the squared norm: now, and usually.
         self.shares: tuple[torch.Tensor, torch.Tensor] | None = None
         self.optimizer: Callable[[], Any] = lambda: None
 
-    def keep(self, optimizer: torch.optim.Optimizer, guards: bool) -> None:
-        """Keeps what `read` needs of the optimizer; reads a report without an overflow at once."""
-        self.optimizer = _weak(optimizer)
+    def keep(self, optimizer: torch.optim.Optimizer, losses: StepLosses, names: Names, guards: bool) -> None:
+        """Keeps what `read` needs of the optimizer; on the host reads the report."""
+        self.optimizer, self.losses = weak(optimizer), losses
         overflow = self._memory.overflowed(self.report)
         if overflow is not False or guards:
-            self.owners = owners(optimizer)  # the parameters may be gone later
-        if overflow is False:
-            self.read(list)
+            self.members = Members(optimizer)
+        if overflow is not None:
+            self.read(names)
 
     def is_unchanged(self, found_inf: list[torch.Tensor]) -> bool:
         """Returns whether `found_inf` is this check's tensor and was not written since."""
@@ -66,29 +69,15 @@ class Check:
             return False
         return self.found_inf._version == self._version
 
-    def read(self, names: Callable[[], list[str]]) -> Report:
+    def read(self, names: Names) -> Report:
         """Waits for the device and returns the report with names."""
         if self.host_report is None or self.captured:
             report = self._memory.read_report(self.report)
             if report.overflow:
-                known, called = dict(self.gradients.counts()), names()
-                report._bad = {at(called, i): count for i, count in known.items() if count}
-                report.names = called if self.alike or report.bad else ()
+                Overflow({"": self}, names).describe(report)
             report.scale = float(self.scale)
             self.host_report = report
         return self.host_report
-
-    def evidence(self, names: Sequence[str], rank: int) -> tuple[Report, bytes | None, Sequence[str] | None]:
-        """Returns what is known of a skip, for gsc_state_reason: the report, and of each gradient report and name.
-
-        `rank` is the rank of this process. Positions and counts of other ranks are of other gradients.
-        """
-        report = self.read(lambda: list(names))
-        if not report.overflow:
-            return report, None, None
-        if report.last_rank_plus_1:
-            return report, None, names if self.alike or report.last_rank_plus_1 == rank + 1 else None
-        return report, self.rows(len(names)) if self.gradients.groups else None, names
 
     def rows(self, count: int) -> bytes:
         """Returns the reports of `count` gradients."""
@@ -103,7 +92,6 @@ class Checks:
     def __init__(self) -> None:
         self.by_optimizer: dict[int, Check] = {}
         self.skipped: dict[int, bool | list[torch.Tensor]] = {}
-        self.last: Check | None = None
         self.is_over = False  # the next check begins another step
 
     def begin(self) -> bool:
@@ -115,7 +103,7 @@ class Checks:
         return begins
 
     def add(self, optimizer: torch.optim.Optimizer, check: Check) -> None:
-        self.last = self.by_optimizer[id(optimizer)] = check
+        self.by_optimizer[id(optimizer)] = check
 
     def of(self, optimizer: torch.optim.Optimizer) -> Check | None:
         for key, check in self.by_optimizer.items():
@@ -213,7 +201,7 @@ class Call:
     def _refuse_fp16(self) -> None:
         index = next(i for i, grad in enumerate(gradients(self.optimizer)) if grad.dtype == torch.float16)
         raise ValueError(
-            f"Attempting to unscale FP16 gradients. The gradient of {self.names.of(owners(self.optimizer))[index]} is "
+            f"Attempting to unscale FP16 gradients. The gradient of {self.names.of(Members(self.optimizer))[index]} is "
             "in float16: keep the parameters in float32 and run the model under torch.autocast, or pass "
             "allow_fp16=True to GradScaler, though in place most of what scaling saved is lost again."
         )
@@ -248,7 +236,7 @@ class Call:
 
 def sorted_gradients(optimizer: torch.optim.Optimizer, grads: list[torch.Tensor], want: int, names: Names) -> Gradients:
     try:
-        return Gradients.of(with_gradients(optimizer), grads, lambda i: names.of(owners(optimizer))[i], want)
+        return Gradients.of(with_gradients(optimizer), grads, lambda i: names.of(Members(optimizer))[i], want)
     except c.Error as error:
         _explain(error, optimizer, names, range(2**31))
         raise
@@ -258,15 +246,77 @@ def _explain(error: c.Error, optimizer: torch.optim.Optimizer, known: Names, ind
     """Names the parameters of refused gradients; `indices` maps positions in the call to positions in the optimizer."""
     if error.index < 0:
         return
-    names, why = known.of(owners(optimizer)), error.why
+    names, why = known.of(Members(optimizer)), error.why
     if error.other >= 0:
         other = at(names, indices[error.other])
         why = f"shares memory with the gradient of {other}: it would be unscaled twice; give each its own"
     error.args = (f"the gradient of {at(names, indices[error.index])} {why}",)
 
 
-def _weak(optimizer: Any) -> Callable[[], Any]:
-    try:
-        return weakref.ref(optimizer)
-    except TypeError:  # a wrapper with slots
-        return lambda: None
+class Overflow:
+    """The gradients of the optimizers that overflowed in a step, as if they were of one."""
+
+    def __init__(self, checks: Mapping[str, Check], names: Names) -> None:
+        """`checks` are by the labels that tell apart two parameters of one name."""
+        self.checks, self.counts = list(checks.values()), {}
+        self.losses = self.checks[0].losses
+        called, labels, ids = [], [], []
+        for label, check in checks.items():
+            self.counts |= {len(ids) + i: count for i, count in check.gradients.counts() if count}
+            called += names.of(check.members)
+            ids += names.in_graph(check.members)
+            labels += [label] * (len(called) - len(labels))
+        self.names = distinct(called, labels)
+        # The gradients in the order in which backward made them, or None if it is not known.
+        self.order = self.losses.order(ids, {ids[i] for i in self.counts})
+
+    def describe(self, report: Report) -> None:
+        """Writes names and counts into the report. Without an order the last gradients are nearest to the cause."""
+        order = reversed(range(len(self.names))) if self.order is None else self.order
+        report._bad = {self.names[i]: self.counts[i] for i in order if i in self.counts}
+        report.cause = next(iter(report._bad), None)
+        report.names = self.names if report.bad or self._are_alike() else ()
+
+    def evidence(self, report: Report) -> tuple[Evidence, bytes | None, Sequence[str] | None, array.array | None]:
+        """Returns what is known beside the report of all ranks, for gsc_state_reason."""
+        members = [list(check.members) for check in self.checks]
+        rows = b"".join(check.rows(len(each)) for check, each in zip(self.checks, members, strict=True))
+        bad = [i for i, member in enumerate(itertools.chain(*members)) if is_bad(member.parameter)]
+        evidence = self.losses.evidence(float(self.checks[0].scale))
+        evidence.bad_parameters, evidence.parameter_plus_1 = len(bad), bad[0] + 1 if bad else 0
+        evidence.ranks = _ranks.count()
+        order = None if self.order is None else array.array("Q", self.order)
+        rank = report.last_rank_plus_1
+        if not rank or (self.counts and order is not None and report.nan_count + report.inf_count):
+            return evidence, rows, self.names, order
+        # The report names a gradient of another rank.
+        return evidence, None, self.names if self._are_alike() or rank == _ranks.own() + 1 else None, None
+
+    def _are_alike(self) -> bool:
+        return all(check.alike for check in self.checks)
+
+
+def overflowed(checks: Iterable[Check]) -> dict[str, Check]:
+    """Returns the checks with an overflow by a label for messages; the checks are read."""
+    return {f"optimizer {i}, ": check for i, check in enumerate(checks) if check.host_report.overflow}
+
+
+def joint_report(reports: Sequence[Report], checks: Mapping[str, Check], names: Names) -> Report | None:
+    """Returns one report on the gradients of all optimizers, or None; `checks` are those with an overflow."""
+    if len(reports) < 2:
+        return reports[0] if reports else None
+    parts, count = [], 0
+    for report in reports:
+        part = Report.from_bytes(bytes(report))
+        if report.overflow:
+            part.first_tensor, part.last_tensor = part.first_tensor + count, part.last_tensor + count
+            count += len(report.names)
+        parts.append(part)
+    joint = Report.merge(parts)
+    joint.scale = reports[0].scale
+    grew = [(f"optimizer {i}, ", *item) for i, report in enumerate(reports) for item in report.grew.items()]
+    called = distinct([name for _, name, _ in grew], [label for label, _, _ in grew])
+    joint.grew = dict(zip(called, (shares for _, _, shares in grew), strict=True))
+    if checks:
+        Overflow(checks, names).describe(joint)
+    return joint

@@ -4,15 +4,14 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 
-from .. import _gradscaler as c
 from .._policy import Policy
-from .._report import Report
-from .._structs import Event, Guard, Reason, State
+from .._report import Report, explained
+from .._structs import Event, Guard, State
 from . import _device
 from ._check import Check, sorted_gradients
 from ._grads import gradients, with_gradients
@@ -89,11 +88,11 @@ class Judge:
                 good = memory.has_none_of(OUTLIER | _SKIPPED)
                 usual.copy_(torch.where(good, usual.lerp(check.shares[0], _WEIGHT), usual))
 
-    def grew(self, check: Check, names: Callable[[], list[str]]) -> dict[str, tuple[float, float]]:
+    def grew(self, check: Check, names: Names) -> dict[str, tuple[float, float]]:
         """Returns (usual share, share now) of up to three parameters with a larger share, the largest growth first."""
         if check.shares is None or self.last is None or not self.last[1].read().events & OUTLIER:
             return {}
-        called, (shares, usual) = names(), (shares.tolist() for shares in check.shares)
+        called, (shares, usual) = names.of(check.members), (shares.tolist() for shares in check.shares)
         order = sorted(range(len(shares)), key=lambda i: usual[i] - shares[i])[:3]
         return {at(called, i): (usual[i], shares[i]) for i in order if shares[i] > usual[i]}
 
@@ -102,13 +101,12 @@ class Judge:
         if self.last is None:
             return ""
         before, state = (memory.read() for memory in self.last)
-        reason = Reason()
-        c.gsc_state_reason(state, None, None, None, None, None, reason)
+        why = explained(state).message.decode()
         if not state.events & OUTLIER:
-            return reason.message.decode()
+            return why
         steps = "1 step" if before.guard_count == 1 else f"{before.guard_count} steps"
         usual = f"; the mean of {steps} is {before.guard_mean:.4g}" if before.guard_count else ""
-        return reason.message.decode() + usual + grown_words(reports)
+        return why + usual + grown_words(reports)
 
 
 def grown_words(reports: Iterable[Report]) -> str:

@@ -3,19 +3,19 @@
 
 from __future__ import annotations
 
-import functools
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 
 import torch
 
 from .. import _gradscaler as c
 from .. import _history
 from .._entries import Note
-from .._report import Report
+from .._report import Report, explained
 from .._structs import Event, Loss, Reason, State
-from . import _ranks
-from ._check import Check
+from ._check import Check, Checks, Overflow, joint_report, overflowed
+from ._losses import Losses
+from ._names import Names
 from ._stall import stalled
 
 _SKIPPED = int(Event.SKIPPED)
@@ -39,7 +39,8 @@ class Observed:
         copies (a process_group without sharded=True), of its first rank. If only another rank's copy is not finite,
         `overflow` and `rank` say so on all ranks, `bad` only on that rank, and `first_overflow` is None.
         """
-        return None if self._checks.last is None else self._named_report(self._checks.last)
+        reports = self._reports()
+        return joint_report(reports, overflowed(self._checks.by_optimizer.values()), self._names)
 
     def report_of(self, optimizer: torch.optim.Optimizer) -> Report | None:
         """Returns the report on one optimizer's gradients in the current step, else in the last step, else None.
@@ -53,9 +54,8 @@ class Observed:
         return [self._named_report(check) for check in self._checks.by_optimizer.values()]
 
     def _named_report(self, check: Check) -> Report:
-        names = functools.partial(self._names.of, check.owners)
-        report = check.read(names)
-        report.grew = self._guard.grew(check, names) or report.grew
+        report = check.read(self._names)
+        report.grew = self._guard.grew(check, self._names) or report.grew
         return report
 
     @property
@@ -105,22 +105,24 @@ class Observed:
     def reason(self) -> str:
         """Why the last step() skipped, clipped or let an outlier through; empty if it was taken. Waits for the device.
 
-        After an overflow the text names the last parameter of the optimizer with Inf or NaN in its gradient, because it
-        is nearest to the cause. If the policy's guard found the norm too large, the text has the threshold, the usual
-        norm, and the parameters in report.grew, which contribute more to the norm than usual; on several ranks, only
-        this rank's parameters.
+        After an overflow the text has the first of these causes: a parameter is not finite; a loss was not finite
+        before it was scaled; the scale is too large for the dtype of the loss; a gradient, `report.cause`, and the
+        finite one that the backward pass made before it. If the policy's guard found the norm too large, the text has
+        the threshold, the usual norm, and the parameters in report.grew, which contribute more to the norm than usual;
+        on several ranks, only this rank's parameters.
         """
         reports = self._reports()
         if not any(tensor.item() for tensor in self._checks.found_inf()):
             return self._guard.reason(reports)
-        state, reason = self._skipped_state(), Reason()
-        checks = [check for check in self._checks.by_optimizer.values() if self._named_report(check).found_inf]
-        known = [check.evidence(self._names.of(check.owners), _ranks.own()) for check in checks]
-        state.status = next((report.status for report, _, _ in known if report.status), state.status)
-        report, each, names = _joined(known)
-        c.gsc_state_reason(state, report, None, each, names, None, reason)
-        others = "" if known else "; the gradients are finite, so other code has written found_inf"
-        return reason.message.decode() + others
+        checks, reason = overflowed(self._checks.by_optimizer.values()), Reason()
+        if not checks and not any(report.found_inf for report in reports):
+            why = explained(self._skipped_state()).message.decode()
+            return f"{why}; the gradients are finite, so other code has written found_inf"
+        state, report = self._skipped_state(), joint_report(reports, checks, self._names)
+        state.status = next((each.status for each in reports if each.status), state.status)
+        known = Overflow(checks, self._names).evidence(report) if checks else (None, None, None, None)
+        c.gsc_state_reason(state, report, *known, reason)
+        return reason.message.decode()
 
     def _skipped_state(self) -> State:
         """Returns the state after the update of a step that was skipped, also before that update."""
@@ -140,21 +142,18 @@ class Observed:
         """
         self._names.add(model)
 
+    def forget(self) -> None:
+        """Drops the names of parameters, the losses and the last reports; a step that has begun can be ended."""
+        self._names, self._losses, self._checks, self._guard.last = Names(), Losses(), Checks(), None
+
     def _stall(self, state: State, optimizer: torch.optim.Optimizer | None = None) -> None:
         """Raises a StallError, or passes it to on_stall; `optimizer` is the optimizer of the current step."""
         optimizers = [check.optimizer() for check in self._checks.by_optimizer.values()]
         optimizers = {id(each): each for each in [*optimizers, optimizer] if each is not None}
-        error = stalled(self._policy, state, self._reports(), self._names, self._losses, optimizers.values())
+        error = stalled(self._policy, state, self._reports(), self._names, self._losses.step, optimizers.values())
         if self._options.on_stall is None:
             raise error
         self._options.on_stall(error)
-
-
-def _joined(known: list[tuple[Report, bytes | None, Sequence[str] | None]]) -> tuple:
-    """Returns the evidence on the gradients of several optimizers as if they were of one: (report, reports, names)."""
-    if len(known) > 1 and all(each is not None for _, each, _ in known):
-        return None, b"".join(each for _, each, _ in known), [name for _, _, names in known for name in names]
-    return known[-1] if known else (None, None, None)
 
 
 def _whole(reports: list[Report]) -> Report | None:

@@ -38,6 +38,11 @@ def own() -> int:
     return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
 
 
+def count() -> int:
+    """Returns the number of ranks, or 1 if this process is alone."""
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
 def is_spread(kinds: Iterable[type]) -> bool:
     return any(issubclass(kind, torch.distributed.tensor.DTensor) for kind in kinds)
 

@@ -61,8 +61,9 @@ class GradScaler(Checkpoints, Traced, Observed, Base):
         process_group, or a mesh of DTensors, of all ranks
 
     Beyond torch: unscale_(optimizer, max_norm=...) clips and returns the norm; `report` describes the last gradients,
-    and `report.bad` names the parameters that overflowed (see name_parameters); `step_was_skipped` also works with
-    fused optimizers. help(gradscaler.torch) lists the differences from torch's class.
+    `report.bad` names the parameters that overflowed (see name_parameters), from the cause on, and `reason` says why a
+    step was skipped; `step_was_skipped` also works with fused optimizers. help(gradscaler.torch) lists the differences
+    from torch's class.
 
     On a CUDA device these wait: step() with an optimizer that is not fused, as in torch; get_scale(); reading `report`
     or `step_was_skipped`. So with a fused optimizer an update() some steps later raises the StallError; in a CUDA graph
@@ -306,12 +307,12 @@ class GradScaler(Checkpoints, Traced, Observed, Base):
         check.found_inf_by_device = FoundInf({check.found_inf.device: check.found_inf} if has_gradients else {})
         if self._checks.begin():
             self._guard.last = None
-        check.keep(optimizer, self._is_guarded)
+        check.keep(optimizer, self._losses.begin_step(), self._names, self._is_guarded)
         state["check"] = check
         self._checks.add(optimizer, check)
         if self._is_guarded and check.gradients.groups:
             self._guard.share(optimizer, check, self._scale.device)
-        check.gradients.release(check.host_report is not None)
+        check.gradients.release(check.host_report is not None and not check.host_report.overflow)
         return check
 
     def _judge(self, optimizer: torch.optim.Optimizer, fused: bool) -> None:

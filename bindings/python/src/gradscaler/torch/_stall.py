@@ -13,8 +13,8 @@ from .._policy import Policy
 from .._report import Report
 from .._structs import Event, State
 from ._guard import OUTLIER, grown_words
-from ._losses import Losses, is_bad
-from ._names import Names, some
+from ._losses import StepLosses, is_bad
+from ._names import Member, Names, some
 
 
 class StallError(RuntimeError):
@@ -45,7 +45,7 @@ def stalled(
     state: State,
     reports: list[Report],
     names: Names,
-    losses: Losses,
+    losses: StepLosses,
     optimizers: Iterable[torch.optim.Optimizer],
 ) -> StallError:
     """Makes the error of an unusable scale or of too many outliers; `reports` are from the last step."""
@@ -58,24 +58,26 @@ def stalled(
 
 
 def _diagnosis(
-    report: Report | None, names: Names, losses: Losses, optimizers: Iterable[torch.optim.Optimizer]
+    report: Report | None, names: Names, losses: StepLosses, optimizers: Iterable[torch.optim.Optimizer]
 ) -> Iterable[str]:
     """Yields sentences on parameters, losses and gradients that are not finite, the first cause first."""
     bad, infinite = [], []
     for i, group in ((i, group) for optimizer in optimizers for i, group in enumerate(optimizer.param_groups)):
         for j, parameter in enumerate(group["params"]):
-            name = names.one(parameter, i, j, group.get("param_names") or ())
+            name = names.one(Member(i, j, id(parameter), parameter), group.get("param_names") or ())
             if is_bad(parameter):
                 bad.append(name)
             if is_bad(parameter.grad):
                 infinite.append(name)
     if bad:
         yield f"Not finite are the parameters {some(bad)}: go back to a checkpoint from before that"
-    has_bad_loss = losses.are_bad()
+    has_bad_loss = losses.first_bad() > 0
     if has_bad_loss:
         yield "the loss is not finite before it is scaled: look at the input and at what the model makes of it"
     infinite = list(report.bad) if report is not None and report.bad else infinite
     if infinite:
-        yield f"Inf or NaN were in the last gradients of {some(infinite)}"
+        counts = () if report is None else (("NaN", report.nan_count), ("Inf", report.inf_count))
+        kinds = " and ".join(kind for kind, count in counts if count) or "Inf or NaN"
+        yield f"the last gradients have {kinds} in {some(infinite)}"
     elif not bad and not has_bad_loss:
         yield "nothing is known of the last gradients"
