@@ -9,7 +9,7 @@
 #include "internal.h"
 #include "step.h"
 
-/* What is known about the step. Each pointer except `state` can be NULL. */
+/* The facts that are known about the step. Each pointer except `state` can be NULL. */
 struct facts {
     const gsc_state *state;
     const gsc_report *report, *per_tensor;

@@ -847,9 +847,9 @@ typedef uint32_t gsc_cause;
 #define GSC_CAUSE_PARAMETER   7u /* a parameter was not finite */
 #define GSC_CAUSE_LOSS_DTYPE  8u /* the scale is Inf in the dtype of the loss */
 
-/* What a caller knows about a step beside its report. 0 is unknown. */
+/* The facts that a caller knows about a step beside its report. 0 is unknown. */
 typedef struct gsc_evidence {
-    int64_t bad_parameters;   /* tensors of the list whose parameter has NaN or Inf */
+    int64_t bad_parameters;   /* tensors of the list with NaN or Inf in their parameter */
     int64_t parameter_plus_1; /* 1 + index of the first of them */
     double scale;             /* by which the losses of the step were multiplied */
     uint32_t loss_dtype;      /* dtype of the losses before they were scaled, GSC_F32 ... */

@@ -637,9 +637,9 @@ class State(Struct):
 
 
 class Evidence(Struct):
-    """What a caller knows about a step beside its report. 0 is unknown.
+    """The facts that a caller knows about a step beside its report. 0 is unknown.
 
-    bad_parameters: tensors of the list whose parameter has NaN or Inf
+    bad_parameters: tensors of the list with NaN or Inf in their parameter
     parameter_plus_1: 1 + index of the first of them
     scale: by which the losses of the step were multiplied
     loss_dtype: dtype of the losses before they were scaled, Dtype.F32 ...

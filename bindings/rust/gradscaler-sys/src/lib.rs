@@ -1167,11 +1167,11 @@ pub const GSC_CAUSE_PARAMETER: gsc_cause = gsc_cause(7);
 /// the scale is Inf in the dtype of the loss
 pub const GSC_CAUSE_LOSS_DTYPE: gsc_cause = gsc_cause(8);
 
-/// What a caller knows about a step beside its report. 0 is unknown.
+/// The facts that a caller knows about a step beside its report. 0 is unknown.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct gsc_evidence {
-    /// tensors of the list whose parameter has NaN or Inf
+    /// tensors of the list with NaN or Inf in their parameter
     pub bad_parameters: i64,
     /// 1 + index of the first of them
     pub parameter_plus_1: i64,

@@ -10,7 +10,7 @@ use crate::error::{check, text, Error, Result};
 use crate::macros::Raw;
 use crate::{sys, Cause, Dtype, Outcome, Report, State, Status};
 
-/// What is known about a step, for [`State::reason`]; each part can be missing. A report is the short form;
+/// The facts that are known about a step, for [`State::reason`]; each part can be missing. A report is the short form;
 /// `None` is the short form of nothing.
 ///
 /// ```

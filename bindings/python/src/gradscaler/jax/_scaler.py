@@ -586,7 +586,7 @@ class Scaler(Checkpoints):
             scaler, params, report = train_step(scaler, params, x, y)
             print(scaler.reason(report, train_step, scaler, params, x, y))
 
-        report: that of the update
+        report: the report of the update
         step: the function that made the gradients and the report with per_tensor=True, best made by jax.jit. Its jaxpr
             tells which gradient of an overflow was made bad first, and of gradients that a lax.scan over layers makes,
             the layer. It is traced and not run, and only after an overflow

@@ -60,7 +60,7 @@ class Observed:
 
     @property
     def loss_is_finite(self) -> bool | None:
-        """Whether this rank's losses of the current step were finite when they were scaled; after update() of the last.
+        """True if this rank's losses of the current step were finite when they were scaled; after update() of the last.
 
         None if the policy does not hold, or no loss was scaled. Losses after gradients with create_graph do not count.
         Reading it waits for the device of the losses.

@@ -60,7 +60,7 @@ class StepLosses:
     def order(self, parameters: Sequence[int], bad: Set[int]) -> list[int] | None:
         """Returns positions of parameters in the order of their gradients in the backward pass, or None if unknown.
 
-        parameters: the ids of the parameters; `bad` has those of the bad gradients
+        parameters: the ids of the parameters; `bad` has the ids with a bad gradient
         """
         self._orders.is_stale = True
         if not bad <= set(self._order):

@@ -51,7 +51,7 @@ class Members:
 
 
 class Known(NamedTuple):
-    """The name of a parameter, and a check that its id is not that of another by now."""
+    """The name of a parameter, and a check that no other parameter has its id by now."""
 
     name: str
     shape: tuple[int, ...] | None

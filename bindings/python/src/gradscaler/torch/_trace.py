@@ -266,7 +266,7 @@ class Trace:
                 return
 
     def _traced(self, call: _Call, kind: str, values: Any) -> list[_Tensor]:
-        """Measures those of the tensors that are new or were written since, and asks for their gradients."""
+        """Measures the tensors that are new or were written since, and asks for their gradients."""
         found, tensors = [], list(_tensors(values))
         for i, x in enumerate(tensors):
             version = 0 if x.is_inference() else x._version
@@ -414,7 +414,7 @@ class Trace:
         return self._backward_cause(bad)
 
     def _before_row(self, row: Row) -> list[_Tensor]:
-        """Returns the tensors whose gradients the same backward pass made before this one."""
+        """Returns the tensors with gradients that the same backward pass made before this one."""
         rows = self._rows[: self._rows.index(row)]
         return [each._traced for each in rows if each._traced is not None and each._backward == row._backward]
 
