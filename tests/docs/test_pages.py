@@ -127,7 +127,7 @@ def test_contributing_names_files_and_functions_that_there_are():
 
 def test_the_sections_that_sentences_name_are_in_the_guide():
     page = (ROOT / "docs/skipped.md").read_text()
-    (named,) = re.findall(r"append_page\(.*?\n}\n", (ROOT / "core/reason.c").read_text(), re.S)
+    (named,) = re.findall(r"static void append_page\(.*?\n}\n", (ROOT / "core/reason.c").read_text(), re.S)
     headings = [heading.lower().replace(" ", "-") for heading in re.findall(r"^## (.*)$", page, re.M)]
     sections = re.findall(r'"([a-z-]+)"', named)
     assert len(sections) == 5 and set(sections) <= set(headings)
