@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Draws the pictures of docs/runs.md from histories of three runs, and writes the diagnosis of each beside it.
+"""Draws the pictures of runs in the guides, and writes the diagnosis of each run beside it in docs/runs.md.
 
     python pictures.py      writes docs/run-*.svg and the marked blocks of docs/runs.md
 
@@ -16,10 +16,12 @@ from pathlib import Path
 
 import matplotlib as mpl
 import numpy as np
+from matplotlib.figure import Figure
 
 import gradscaler
 from gradscaler import GuardSample, Policy, Scaler, Want
 from gradscaler.__main__ import main as command
+from gradscaler._plot import OVERFLOW, SCALE
 
 DOCS = Path(__file__).parents[3] / "docs"
 GUIDE = DOCS / "runs.md"
@@ -62,6 +64,31 @@ def record(name, folder):
     return history
 
 
+def draw_bad_losses(path):
+    """Draws the scales of two runs in which the same 5 % of the losses are NaN."""
+    figure = Figure(figsize=(10, 3.5), layout="constrained")
+    ax = figure.subplots()
+    for preset, label, colour in (
+        ("torch", "each NaN is an overflow (torch)", OVERFLOW),
+        ("recommended", "a NaN loss keeps the scale (recommended)", SCALE),
+    ):
+        scaler, noise, scales = Scaler(preset, growth_interval=50), random.Random(0), []
+        for _ in range(STEPS):
+            loss = np.nan if noise.random() < 0.05 else 1.0
+            gradients = np.array([1.0, -0.75, 0.5, 0.25]) * 2.0**-14 * loss * scaler.loss_scale
+            scaler.update(scaler.unscale([gradients.astype(np.float16)], loss=loss))
+            scales.append(scaler.loss_scale)
+        ax.step(range(1, STEPS + 1), scales, where="post", color=colour, linewidth=1.6, label=label)
+    ax.axhline(
+        2.0**-10, color="gray", linewidth=0.8, linestyle="--", label="below: all gradients of this run are 0 in float16"
+    )
+    ax.set_yscale("log", base=2)
+    ax.set(xlabel="step", ylabel="loss scale", title="5 % of the batches make a loss of NaN")
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.legend(frameon=False, fontsize=11)
+    save(figure, path)
+
+
 def save(figure, path, description=None):
     """Writes an SVG that is dark if the reader's page is."""
     text = io.StringIO()
@@ -99,6 +126,7 @@ def main():
         histories = {name: record(name, folder) for name in RUNS}
         for name, history in histories.items():
             draw(history, DOCS / f"run-{name}.svg")
+        draw_bad_losses(DOCS / "run-bad-losses.svg")
         GUIDE.write_text(guide(histories))
 
 

@@ -185,7 +185,7 @@ def test_a_diagnosis_names_the_array_and_says_what_to_do():
     scaler.update(report)
     (found,) = scaler.diagnose(report)
     assert found.kind == NoteKind.NOT_FINITE
-    assert folded(found).endswith(folded("go back to an earlier checkpoint; look first at 'b'"))
+    assert folded(found).endswith(folded("go back to an earlier checkpoint; see docs/skipped.md; look first at 'b'"))
 
 
 NAN = Report(kind=ReportKind.TENSORS, measured=Want.NORM, elements=1, nan_count=1, overflow=True)

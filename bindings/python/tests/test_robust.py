@@ -324,7 +324,6 @@ ODD = {
     "dtype of its buffer": (values().view(Without), [1, 2]),
     "matrix": (values().view(np.matrix), [[1, 2]]),
     "recarray": (values().view(np.recarray), [1, 2]),
-    "masked elements": (np.ma.masked_array(values(), mask=True), [1, 2]),
 }
 for stride in 0, 12345, -4:  # of a dimension of one
     ODD[f"stride {stride}"] = (np.lib.stride_tricks.as_strided(values(), (1, 2), (stride, 4)), [[1, 2]])

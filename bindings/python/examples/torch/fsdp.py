@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""FSDP2 with two optimizers and one clip over all gradients; all ranks step, or none.
+"""FSDP2 with two optimizers that clip; each steps on all ranks, or on none.
 
     python fsdp.py           # two processes on this machine; with GPUs, on two of them
 
-Each rank has a shard of every parameter and of its gradient, so a rank can overflow alone: one does at step BAD_STEP.
+Each rank has a shard of every parameter and of its gradient, so a rank can overflow alone: one does in BAD_STEPS.
 """
 
 import tempfile
@@ -19,7 +19,7 @@ from gradscaler.torch import GradScaler
 
 RANKS, STEPS, BATCH = 2, 30, 64
 DEVICE = "cuda" if torch.cuda.device_count() >= RANKS else "cpu"
-BAD_STEP = 3
+BAD_STEPS = {3: torch.inf, 6: torch.nan}
 
 
 def train(rank, scaler, mesh):
@@ -39,12 +39,10 @@ def train(rank, scaler, mesh):
             optimizer.zero_grad()
         loss = nn.functional.mse_loss(model(inputs), targets)
         scaler.scale(loss).backward()
-        if step == BAD_STEP and rank == 1:
-            model[2].weight.grad.to_local()[0, 0] = torch.inf
+        if step in BAD_STEPS and rank == 1:
+            model[2].weight.grad.to_local()[0, 0] = BAD_STEPS[step]
         for optimizer in optimizers:
-            scaler.unscale_(optimizer)
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        for optimizer in optimizers:
+            scaler.unscale_(optimizer, max_norm=1.0)  # a norm over both would be NaN, also for the good one's gradients
             scaler.step(optimizer)
         scaler.update()
         if scaler.step_was_skipped:

@@ -665,6 +665,17 @@ def test_repr_tells_scale_and_rules():
         )
 
 
+def test_metrics_and_a_diagnosis_before_update_are_those_after_it():
+    one, optimizer = scaler(1.0), sgd(weight=[1.0, 1.0])
+    for value, skips in (INF, True), (1.0, False), (NAN, True):
+        gradients(optimizer)[0].fill_(value)
+        one.step(optimizer)
+        before, state = (one.metrics(), one.diagnose()), one.state_dict()
+        assert before[0]["skip"] == skips and one.state_dict() == state
+        one.update()
+        assert (one.metrics(), one.diagnose()) == before
+
+
 def test_metrics_a_diagnosis_and_a_history_as_those_of_the_librarys_scaler(tmp_path):
     one, optimizer = scaler(1.0, want=Want.NORM), sgd(weight=[1.0, 1.0])
     with one.history(tmp_path / "run.csv"):

@@ -69,7 +69,8 @@ def test_an_overflow_of_one_rank_of_fsdp_is_a_skip_of_both():
     command = [sys.executable, EXAMPLES / "fsdp.py"]
     printed = subprocess.run(command, capture_output=True, text=True, check=True, timeout=600).stdout.splitlines()
     assert [line.split(":")[0] for line in printed] == ["rank 0", "rank 1"]
-    assert all(line.endswith("skipped steps [3], scale 32768") for line in printed)
+    for line in printed:
+        assert line.endswith("skipped steps [3, 6], scale 16384") and 0 < float(line.split()[3].rstrip(",")) < 4.0
 
 
 def test_the_average_and_the_learning_rate_move_only_with_steps_that_were_taken(monkeypatch):

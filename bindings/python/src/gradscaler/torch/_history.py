@@ -68,11 +68,12 @@ class Observed:
         return self._losses.are_finite()
 
     def metrics(self) -> dict[str, float]:
-        """Returns the metrics of gradscaler.Scaler.metrics after the last update(), for loggers. Waits for the device.
+        """Returns the metrics of gradscaler.Scaler.metrics for loggers, all of one step. Waits for the device.
 
-        loss_scale is the scale for the next loss; all others describe the step before.
+        loss_scale is the scale for the next loss; all others describe the step before. Between step() and update()
+        they are what they will be after update().
         """
-        return c.metrics(self._policy, self._state(), _whole(self._reports())) if self._enabled else {}
+        return c.metrics(self._policy, self._state_of_reports(), _whole(self._reports())) if self._enabled else {}
 
     def diagnose(self, steps: int = 0, planned_steps: int = 0) -> list[Note]:
         """Returns what is wrong with this run and what to do, the most important first. Waits for the device.
@@ -82,7 +83,8 @@ class Observed:
         """
         if not self._enabled:
             return []
-        return _history.diagnosed(self._policy, self._state(), _whole(self._reports()), steps, planned_steps)
+        state, report = self._state_of_reports(), _whole(self._reports())
+        return _history.diagnosed(self._policy, state, report, steps, planned_steps)
 
     def history(self, path: str | os.PathLike, *, step: int | None = None, rank: int = 0) -> _history.History:
         """Returns a CSV file that gets the metrics of each update(): `with scaler.history("run.csv"):`.
@@ -123,6 +125,15 @@ class Observed:
         known = Overflow(checks, self._names).evidence(report) if checks else (None, None, None, None)
         c.gsc_state_reason(state, report, *known, reason)
         return reason.message.decode()
+
+    def _state_of_reports(self) -> State:
+        """Returns the state after the update with the present reports, also before that update."""
+        state, report = self._state(), None if self._checks.is_over else self._step_report()
+        if report is None:
+            return state
+        memory = self._memory.copy()
+        memory.update(self._policy, report)
+        return memory.read()
 
     def _skipped_state(self) -> State:
         """Returns the state after the update of a step that was skipped, also before that update."""

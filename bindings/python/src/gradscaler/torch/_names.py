@@ -7,7 +7,6 @@ some models. A parameter is known by its id, and found again in its optimizer.
 
 from __future__ import annotations
 
-import re
 import sys
 import weakref
 from collections import Counter
@@ -18,7 +17,7 @@ import torch
 
 from ._torch import eager
 
-_WRAPPERS = re.compile(r"(?<![^.])(_orig_mod|_checkpoint_wrapped_module|_fsdp_wrapped_module)\.")
+_WRAPPERS = "_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module"
 
 
 class Member(NamedTuple):
@@ -133,9 +132,13 @@ class Unsharded:
                 self._learned[self._ids[name]] = id(parameter)
 
 
+def unwrapped(name: str) -> str:
+    return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
+
+
 def without_wrappers(names: Iterable[str]) -> list[str]:
     """Returns the names without what compiled, checkpointed and distributed models add to them."""
-    names = [_WRAPPERS.sub("", name) for name in names]
+    names = list(map(unwrapped, names))
     while names and all(name.startswith("module.") for name in names):
         names = [name.removeprefix("module.") for name in names]
     return names

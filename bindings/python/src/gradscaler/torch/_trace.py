@@ -24,11 +24,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass as _is_wrapper
 from torch.utils.weak import WeakIdKeyDictionary
 
+from ._names import unwrapped
 from ._stall import StallError
 from ._torch import backward_id
 
 _SHOWN = 40  # the most rows of a printed table
-_WRAPPERS = ("_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module")  # their parts of a module's name
 _HOST = "cpu"  # where reading a number does not wait
 _LAYOUTS = torch.strided, torch.sparse_coo
 _FORWARD, _BACKWARD = "forward", "backward"
@@ -217,13 +217,13 @@ class Trace:
             for name, module in model.named_modules():
                 if isinstance(module, torch.jit.ScriptModule):  # refuses hooks
                     continue
-                before, after = functools.partial(self._before, _clean(name)), self._after
+                before, after = functools.partial(self._before, unwrapped(name)), self._after
                 hooks.callback(module.register_forward_pre_hook(before, with_kwargs=True).remove)
                 # Also called if the module raises: checkpointing ends its recomputation by an exception.
                 hooks.callback(module.register_forward_hook(after, with_kwargs=True, always_call=True).remove)
             for name, parameter in model.named_parameters():
                 if parameter.requires_grad:
-                    hook = functools.partial(self._parameter_gradient, _clean(name))
+                    hook = functools.partial(self._parameter_gradient, unwrapped(name))
                     hooks.callback(parameter.register_hook(hook).remove)
             if self._operators:
                 hooks.enter_context(_Operators(self._operate))
@@ -299,7 +299,7 @@ class Trace:
         if not self._parameters:
             pairs = self._model.named_parameters()
             self._parameters = [
-                self._row(x, _clean(name), 1, "parameter", _FORWARD) for name, p in pairs for x in _tensors(p)
+                self._row(x, unwrapped(name), 1, "parameter", _FORWARD) for name, p in pairs for x in _tensors(p)
             ]
 
     # ---- the measurements ----
@@ -678,10 +678,6 @@ def _last_index(tensors: list[_Tensor], tensor: _Tensor) -> int:
 
 def _memory_of(x: torch.Tensor) -> int:
     return (x._values() if x.is_sparse else x).untyped_storage().data_ptr()
-
-
-def _clean(name: str) -> str:
-    return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
 
 
 def _short(dtype: torch.dtype) -> str:
