@@ -20,7 +20,8 @@ ROOT = Path(__file__).parents[2]
 RELEASE = ROOT / "build/release"
 EMULATED = {"LD_LIBRARY_PATH": f"{RELEASE}/tests/cuda/emulated"}
 FIRST, REFERENCE, SKIPPED = "docs/site/index.md", "docs/site/python.md", "docs/skipped.md"
-PAGES = ("README.md", FIRST, REFERENCE, SKIPPED, *map("docs/{}.md".format, ("c", "cuda", "python", "rust", "elixir", "guard")))
+LANGUAGES = map("docs/{}.md".format, ("c", "cuda", "python", "rust", "elixir", "guard"))
+PAGES = ("README.md", FIRST, REFERENCE, SKIPPED, *LANGUAGES)
 
 
 def blocks(page, *languages):
@@ -71,7 +72,7 @@ def test_a_program_in_rust(code, said, tmp_path):
     assert command(*cargo, **built, LD_LIBRARY_PATH=str(RELEASE)) == said
 
 
-@pytest.mark.parametrize("page", ["README.md", FIRST, REFERENCE, "docs/python.md", "docs/guard.md", "docs/runs.md", SKIPPED])
+@pytest.mark.parametrize("page", [*PAGES[:4], "docs/python.md", "docs/guard.md", "docs/runs.md"])
 def test_the_python_of_a_page_runs_from_the_top_to_the_end(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names = world() if page in ("README.md", FIRST) else {}
