@@ -566,7 +566,7 @@ def check_elixir(tree, build, out):
     built = make(
         "the NIF",
         ["gcc", *flags, folder / "c_src/gradscaler_nif.c", *link, "-o", nif],
-        ["elixirc", "-o", app / "ebin", *(modules / f"{name}.ex" for name in ("native", "structs", "fields"))],
+        ["elixirc", "-o", app / "ebin", *(modules / f"{name}.ex" for name in ("error", "native", "structs", "fields"))],
         env=env,
     )
     if built:
