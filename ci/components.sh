@@ -198,8 +198,7 @@ test_package() { # packages, each installed in a place of its own, with its smal
   recorded_steps
   local kind
   if [ -n "$long" ]; then ci/package; else ci/package --short; fi
-  local temporary
-  temporary=$(mktemp -d)
+  temporary=$(mktemp -d) # not local: the trap runs after this function
   trap 'rm -rf "$temporary"' EXIT
   scratch="$temporary/a (b) ä" # a user's folder can have any name
   mkdir "$scratch"
