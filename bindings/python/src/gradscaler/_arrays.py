@@ -42,7 +42,7 @@ class _Lists:
         else:
             self.out = list(out) if isinstance(out, Iterator) else out
             self.outs = self._matching(self.out)
-            self._refuse_masked("out", self.outs, set(map(type, self.outs)))
+            self._refuse_masked("out", self.outs, c.kinds(self.outs))
 
     def _refuse_masked(self, name: str, arrays: list[Any], kinds: set[type]) -> None:
         if any(map(_is_masked, kinds)):

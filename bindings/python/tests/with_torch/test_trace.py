@@ -110,14 +110,6 @@ FORWARD = {
 FORWARD["code before the first module"][0].p = nn.Parameter(torch.ones(()))
 
 
-@pytest.mark.parametrize("case", FORWARD)
-def test_forward_code(case):
-    model, module, words = FORWARD[case]
-    t = traced(model)
-    assert (t.module, t.direction) == (module, "forward")
-    assert words in t.reason
-
-
 BACKWARD = {
     "a module": (nn.Sequential(linear(), failing_backward(), linear()), "1", "In the backward pass, 1 made"),
     "code between modules": (call_a_and_b(Faulty.apply), "", "code between a and b made"),
@@ -130,11 +122,13 @@ BACKWARD = {
 }
 
 
-@pytest.mark.parametrize("case", BACKWARD)
-def test_backward_code(case):
-    model, module, words = BACKWARD[case]
+@pytest.mark.parametrize(
+    ("direction", "case"), [("forward", one) for one in FORWARD] + [("backward", one) for one in BACKWARD]
+)
+def test_the_code_that_made_the_first_inf_is_named(direction, case):
+    model, module, words = {"forward": FORWARD, "backward": BACKWARD}[direction][case]
     t = traced(model)
-    assert (t.module, t.direction) == (module, "backward")
+    assert (t.module, t.direction) == (module, direction)
     assert words in t.reason
 
 

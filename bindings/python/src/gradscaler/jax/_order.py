@@ -186,15 +186,15 @@ def backward_order(step: _Scope, report: Any) -> tuple[list[int] | None, list[in
     return sorted(range(len(made)), key=key), rows
 
 
-def _narrow_losses(scope: _Scope) -> Iterator[Any]:
+def _narrow_losses(jaxpr: Any) -> Iterator[Any]:
     """Yields the dtypes of the numbers that `Scaler.scale` converts into a wider dtype."""
-    for i, equation in enumerate(scope.jaxpr.eqns):
+    for equation in jaxpr.eqns:
         if f"{SCOPE}scale" in str(equation.source_info.name_stack) and equation.invars:
             before, after = equation.invars[0].aval, equation.outvars[0].aval
             if equation.primitive.name == "convert_element_type" and after.shape == ():
                 yield from [before.dtype] * (before.dtype.itemsize < after.dtype.itemsize)
-        for jaxpr in _inner(equation):
-            yield from _narrow_losses(_Scope(jaxpr, scope, i))
+        for inner in _inner(equation):
+            yield from _narrow_losses(inner)
 
 
 def _bad_parameters(names: Sequence[str], arguments: Any) -> list[int]:
@@ -226,7 +226,7 @@ def reason(scaler: Any, report: Any, step: Callable | None, args: Sequence[Any],
     bad, state, evidence = _bad_parameters(report.names, (args, kwargs)), after.state, _structs.Evidence()
     evidence.bad_parameters, evidence.parameter_plus_1 = len(bad), bad[0] + 1 if bad else 0
     evidence.losses, evidence.bad_loss = found.loss != Loss.UNKNOWN, found.loss == Loss.NOT_FINITE
-    narrow = min(_narrow_losses(scope), key=lambda dtype: float(jnp.finfo(dtype).max), default=None)
+    narrow = min(_narrow_losses(scope.jaxpr), key=lambda dtype: float(jnp.finfo(dtype).max), default=None)
     scale = state.next.scale
     if state.events & Event.BACKED_OFF:
         scale /= after.policy.backoff_factor or 1 / after.policy.growth_factor

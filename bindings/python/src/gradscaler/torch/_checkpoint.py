@@ -94,7 +94,8 @@ class Checkpoints:
         state = super().__getstate__()
         for name in _NOT_SAVED:
             del state[name]
-        state.pop("_history", None)
+        for name in ("_history", "_trace"):
+            state.pop(name, None)
         saved = self._state() if self._enabled else self._memory.read()
         options = {f"_{name}": value for name, value in vars(self._options).items()}
         return state | options | {"_policy": bytes(self._policy), "_saved": bytes(saved)}

@@ -55,7 +55,7 @@ def meshes(tensors: Iterable[Any]) -> list[Any]:
 
 def reach_all(group: Any, meshes: Iterable[Any]) -> bool:
     """Returns whether all ranks see each other's reports: there is one rank, or the group or a mesh has all."""
-    size = dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+    size = count()
     return size == 1 or any(each.size() == size for each in (group, *meshes) if each is not None)
 
 

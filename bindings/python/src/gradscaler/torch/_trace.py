@@ -606,11 +606,6 @@ class Traced:
                 error.add_note(self._trace.reason)
             raise
 
-    def __getstate__(self) -> dict[str, Any]:
-        state = super().__getstate__()
-        state.pop("_trace", None)
-        return state
-
     @property
     def reason(self) -> str:
         words = super().reason
