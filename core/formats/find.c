@@ -287,10 +287,8 @@ static size_t prefix_length(const char *key)
     return name > key ? (size_t)(name - key) - 1 : 0;
 }
 
-/* Returns true if some format saves the last name of the key: true for few keys of a checkpoint. */
-static bool ends_with_scaler_key(const gsc_entry *e)
+bool gsc_is_saved(const char *name)
 {
-    const char *name = gsc_last_name(e->key);
     for (const struct format *f = gsc_formats; f->name; f++)
         for (const struct row *row = f->rows; row->key; row++)
             if ((row->where & SAVED) && same_key(f, row->key, name))
@@ -301,7 +299,7 @@ static bool ends_with_scaler_key(const gsc_entry *e)
 static bool has_prefix(const gsc_entry *e, const char *prefix, size_t length)
 {
     return e->kind != GSC_ENTRY_UNUSED && strncmp(e->key, prefix, length) == 0 &&
-           prefix_length(e->key) == length && ends_with_scaler_key(e);
+           prefix_length(e->key) == length && gsc_is_saved(gsc_last_name(e->key));
 }
 
 /* Tries each prefix of at most `most_names` names once, at its first entry, with the entries from
@@ -318,7 +316,7 @@ static void search_prefixes(struct search *s, const reading *r, int most_names)
         const size_t length = prefix_length(e->key);
         for (const char *c = e->key; *c; c++)
             names += is_separator(*c);
-        if (names > most_names || !ends_with_scaler_key(e))
+        if (names > most_names || !gsc_is_saved(gsc_last_name(e->key)))
             continue;
         while (before > 0 && !has_prefix(&r->entries[before - 1], e->key, length))
             before--;

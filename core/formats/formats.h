@@ -207,6 +207,8 @@ gsc_status gsc_check_prefix(const reading *r, gsc_error *err);
 const char *gsc_key_after_prefix(const reading *r, const gsc_entry *entry);
 /* Returns the last name of a key or a prefix. */
 const char *gsc_last_name(const char *key);
+/* Returns true if some format saves this name: true for few names of a checkpoint. */
+bool gsc_is_saved(const char *name);
 /* Returns the first entry from `start` on with this key, or -1. */
 int64_t gsc_find_entry(const reading *r, const char *key, uint64_t start);
 /* Returns the row of a key, or NULL if the key has no meaning. */

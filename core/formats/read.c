@@ -16,13 +16,19 @@ static bool is_number(const gsc_entry *e)
            e->kind == GSC_ENTRY_BOOLEAN;
 }
 
+/* Returns the number in `integer`, rounded to a double. */
+static double integer_of(const gsc_entry *e)
+{
+    return e->value > 0 ? (double)(uint64_t)e->integer : (double)e->integer;
+}
+
 /* Fails because of the value of an entry. `must` begins behind "it must be". */
 static gsc_status fail_at(const reading *r, int64_t entry, double low, double high,
                           const char *must, gsc_error *err)
 {
     const gsc_entry *e = &r->entries[entry];
     char integer[32];
-    (void)snprintf(integer, sizeof integer, "%" PRId64, e->integer);
+    (void)snprintf(integer, sizeof integer, e->value > 0 ? "%" PRIu64 : "%" PRId64, e->integer);
     const gsc_status status =
         gsc_fail_value(err, GSC_ERROR_VALUE, ENTRIES, entry, "entries.value", e->key,
                        e->kind == GSC_ENTRY_TEXT      ? GSC_QUOTED(e->text)
@@ -48,9 +54,7 @@ static gsc_status fail_for(const reading *r, const gsc_error *why, gsc_error *er
 static gsc_status check_entries(const gsc_entry *entries, uint64_t n, gsc_error *err)
 {
     const uint64_t most = 65536;
-    if (n > most)
-        return gsc_fail_number(err, GSC_ERROR_COUNT, ENTRIES + 1, -1, "entries_count", (double)n, 0,
-                               (double)most, "at most 65536: pass only the scaler's entries");
+    uint64_t saved = 0; /* the search for a scaler compares each of these with all entries */
     for (uint64_t i = 0; i < n; i++) {
         const gsc_entry *e = &entries[i];
         if (e->kind > GSC_ENTRY_BOOLEAN)
@@ -62,9 +66,9 @@ static gsc_status check_entries(const gsc_entry *entries, uint64_t n, gsc_error 
             return gsc_fail_reserved(err, GSC_ERROR_VALUE, ENTRIES, (int64_t)i,
                                      e->flags ? "entries.flags" : "entries.reserved");
         const bool whole = e->kind == GSC_ENTRY_INTEGER || e->kind == GSC_ENTRY_BOOLEAN;
-        if (whole && e->value != (double)e->integer)
+        if (whole && e->value != integer_of(e))
             return gsc_fail_number(err, GSC_ERROR_VALUE, ENTRIES, (int64_t)i, "entries.value",
-                                   e->value, (double)e->integer, (double)e->integer,
+                                   e->value, integer_of(e), integer_of(e),
                                    "the same number as entries.integer, rounded");
         if (e->kind == GSC_ENTRY_BOOLEAN && (uint64_t)e->integer > 1)
             return gsc_fail_number(err, GSC_ERROR_VALUE, ENTRIES, (int64_t)i, "entries.integer",
@@ -77,8 +81,12 @@ static gsc_status check_entries(const gsc_entry *entries, uint64_t n, gsc_error 
             return gsc_fail(err, GSC_ERROR_VALUE, ENTRIES, (int64_t)i, "entries.text",
                             "does not end with a zero: a text has at most %d bytes",
                             (int)sizeof e->text - 1);
+        saved += n > most && gsc_is_saved(gsc_last_name(e->key));
     }
-    return GSC_OK;
+    return saved <= most ? GSC_OK
+                         : gsc_fail_number(err, GSC_ERROR_COUNT, ENTRIES + 1, -1, "entries_count",
+                                           (double)saved, 0, (double)most,
+                                           "at most 65536: pass only the scaler's entries");
 }
 
 /* ---- reading ---- */
@@ -233,9 +241,12 @@ static gsc_status convert(reading *r, const struct row *row, int64_t entry, gsc_
     const double value = value_read(r, row, entry, x);
     if (isnan(value))
         return GSC_OK;
-    GSC_TRY(set(r, row->field, value, entry, err));
     const gsc_entry *e = &r->entries[entry];
-    if (e->kind == GSC_ENTRY_INTEGER && (row->as == PLAIN || row->as == DERIVED) && x >= 0x1p53)
+    const bool exact =
+        e->kind == GSC_ENTRY_INTEGER && (row->as == PLAIN || row->as == DERIVED) && x >= 0x1p53;
+    const bool rounded_up = exact && gsc_fields[row->field].type == U64 && x > (double)MOST_U64;
+    GSC_TRY(set(r, row->field, rounded_up ? (double)MOST_U64 : value, entry, err));
+    if (exact)
         gsc_put_exact(&r->s, row->field, e->integer);
     if (row->as == REMAINING || row->as == REMAINING_ONE)
         r->read[row->field] = (double)gsc_hysteresis(&r->s.policy) - x;

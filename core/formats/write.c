@@ -56,15 +56,12 @@ static void fill(gsc_entry *e, const struct format *f, const struct scaler *s,
     e->kind = kind_of(row);
     if (e->kind == GSC_ENTRY_NUMBER)
         return;
-    int64_t integer = -1;
-    if (row->as == PLAIN && e->value == gsc_get(s, row->field) && e->value >= 0x1p53)
-        memcpy(&integer, (const char *)s + gsc_fields[row->field].offset, sizeof integer);
-    else if (e->value < 0x1p63)
-        integer = (int64_t)e->value;
-    if (integer < 0 && e->value > 0)
-        e->kind = GSC_ENTRY_NUMBER; /* only a policy's field can be so large */
-    else
-        e->integer = integer;
+    if (row->as == PLAIN && e->value >= 0x1p53) { /* it has 64 bits */
+        memcpy(&e->integer, (const char *)s + gsc_fields[row->field].offset, sizeof e->integer);
+        e->value = (double)(uint64_t)e->integer;
+    } else {
+        e->integer = (int64_t)e->value;
+    }
 }
 
 /* Returns true if a field that was written from `a` and read into `b` acts the same. */

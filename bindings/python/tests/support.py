@@ -12,11 +12,13 @@ import numpy as np
 import pytest
 
 from gradscaler import Scaler
+from gradscaler._history import Observed
 
 F32 = np.float32
 IS_SCRAMBLED = bool(os.environ.get("GRADSCALER_SCRAMBLED"))
 REFUSALS = (TypeError, ValueError, KeyError, OverflowError)
 CUDA = 2  # DLPack's number
+OBSERVED = {"reason", *(name for name in vars(Observed) if name[0] != "_")}  # names that every scaler has
 capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
 capsule_pointer.restype, capsule_pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
 

@@ -302,16 +302,18 @@ def test_what_is_no_number_is_refused_at_a_key_that_a_framework_numbers(key, val
 @pytest.mark.parametrize("format", ["torch", "gradscaler"])
 @pytest.mark.parametrize("number", [2**53 + 1, np.int64(2**60 + 1)])
 def test_a_whole_number_beyond_doubles_is_read_and_written_as_it_is_or_rounded_and_said(format, number):
-    scaler, again = Scaler("torch"), Scaler("torch")
-    notes = scaler.load_state_dict(torch_state(growth_interval=2**63 - 1, _growth_tracker=number))
-    state = scaler.state_dict(format)
-    again.load_state_dict(json.loads(json.dumps(state)), format)
-    for each in scaler, again:
-        assert (each.policy.growth_interval, each.state.good_steps) == (2**63 - 1, number)
-    assert [note for note in notes if note.kind == NoteKind.CHANGED] == []
-    rounded = scaler.load_state_dict(torch_state(growth_interval=2**63 + 1))
-    assert ("growth_interval",) in {note.key for note in rounded if note.kind == NoteKind.CHANGED}
-    assert scaler.policy.growth_interval == 2**63
+    for interval in 2**63 - 1, 2**63 + 1, 2**64 - 1:
+        scaler, again = Scaler("torch"), Scaler("torch")
+        notes = scaler.load_state_dict(torch_state(growth_interval=interval, _growth_tracker=number))
+        state = scaler.state_dict(format)
+        again.load_state_dict(json.loads(json.dumps(state)), format)
+        for each in scaler, again:
+            assert (each.policy.growth_interval, each.state.good_steps) == (interval, number)
+        assert [note for note in notes if note.kind == NoteKind.CHANGED] == []
+    rounded = scaler.load_state_dict(torch_state(scale=2**70 + 1))
+    assert ("scale",) in {note.key for note in rounded if note.kind == NoteKind.CHANGED}
+    assert scaler.loss_scale == 2**70
+    assert "growth_interval" in refusal(lambda: scaler.load_state_dict(torch_state(growth_interval=2**64)), of=Error)
 
 
 @pytest.mark.parametrize("place", [(), ("scaler",), ("a", "b.c")])

@@ -14,7 +14,7 @@ from ml_dtypes import bfloat16, float8_e4m3fn, float8_e5m2
 from support import F32, array_that_calls, contents, folded, scaler_of, used_scaler
 
 import gradscaler
-from gradscaler import Arrays, Event, Guard, LimitRule, Policy, Report, Scaler, Want
+from gradscaler import Arrays, Event, Growth, Guard, LimitRule, Policy, Report, Scaler, Want
 from gradscaler import _gradscaler as c
 from gradscaler._report import explained
 from gradscaler._structs import Cause, Dtype, Evidence
@@ -353,6 +353,16 @@ def test_policies_factors_and_reports_are_pickled(original):
     assert (type(copied), bytes(copied)) == (type(original), bytes(original))
 
 
+def grown(preset, steps, **fields):
+    """Returns a scaler after good steps, with a growth_interval of 3."""
+    scaler = Scaler(preset, growth_interval=3, **fields)
+    for _ in range(steps):
+        scaler.update(False)
+    return scaler
+
+
+EVERY, ALL = (f"'{preset}', growth_interval=3, growth_rule={rule}" for preset, rule in (("apex", 2), ("torch", 3)))
+GREW = "overflows 0, growths 2, backoffs 0"
 UPDATED = Scaler("torch", threads=2)
 UPDATED.update(True)
 OF_UPDATED = "0 of 2000, overflows 1, growths 0, backoffs 1; last update: backed_off|skipped"
@@ -364,6 +374,9 @@ SAYS = [
     (scaler_of(1000.0), f"<Scaler('static', init_scale=1000): scale 1000; good steps 0, {NO_COUNTS}>"),
     (used_scaler(), f"<Scaler({USED}): scale 2^20; good steps {OF_USED}>"),
     (UPDATED, f"<Scaler('torch', threads=2): scale 2^15; good steps {OF_UPDATED}>"),
+    (grown("flax", 3), f"<Scaler('flax', growth_interval=3): scale 2^16; good steps 3 of 4, {NO_COUNTS}>"),
+    (grown("apex", 7, growth_rule=Growth.EVERY), f"<Scaler({EVERY}): scale 2^18; good steps 1 of 3, {GREW}>"),
+    (grown("torch", 2, growth_rule=Growth.ALL_STEPS), f"<Scaler({ALL}): scale 2^16; steps 2 of 3, {NO_COUNTS}>"),
     (Policy("guard"), "Policy('guard')"),
     (Policy("none", guard_flags=Guard.CLIP | Guard.STOP), "Policy('none', guard_flags=Guard.CLIP|Guard.STOP)"),
     (Policy("none", ceiling_rule=LimitRule.STOP), "Policy('none', ceiling_rule=LimitRule.STOP)"),
@@ -500,10 +513,15 @@ def test_the_reason_of_several_reports_is_of_the_last_that_overflowed():
     assert folded(scaler.reason) == folded('skipped: 8 NaN, the last in "layer3"')
 
 
-def test_a_step_without_gradients_has_an_event_and_is_a_good_step():
-    scaler = Scaler("torch")
-    for grads in [], {}, [np.empty(0, F32)], {"a": None}:
-        assert scaler.update(scaler.unscale(grads)) == Event.EMPTY
+def test_a_step_without_gradients_has_an_event_is_a_good_step_and_is_warned_of_once():
+    scaler, other = Scaler("torch"), Scaler("torch")
+    with pytest.warns(UserWarning, match="this step had no gradients.*Check that the backward pass ran") as told:
+        for grads in [], {}, [np.empty(0, F32)], {"a": None}:
+            assert scaler.update(scaler.unscale(grads)) == Event.EMPTY
+        for overflow in False, True:
+            other.update(overflow)
+        other.update([other.unscale([]), other.unscale([np.ones(2, F32)])])  # another rank has the gradients
+    assert [each.filename for each in told] == [__file__]
     assert (scaler.state.empty_in_a_row, scaler.state.good_steps, scaler.skip) == (4, 4, False)
 
 

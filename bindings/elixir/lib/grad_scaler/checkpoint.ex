@@ -37,7 +37,7 @@ defmodule GradScaler.Checkpoint do
 
   @text_bytes Entry.longest(:text)
   @depth 16
-  @int64 -0x8000000000000000..0x7FFFFFFFFFFFFFFF
+  @integers -0x8000000000000000..0xFFFFFFFFFFFFFFFF
   @unknown_format Constants.number(:status, :format, "status")
 
   @doc """
@@ -213,6 +213,9 @@ defmodule GradScaler.Checkpoint do
 
   defp value(%Entry{kind: :text, text: text}), do: text
   defp value(%Entry{kind: :null}), do: nil
+  defp value(%Entry{kind: :integer, integer: integer, value: value}) when value > 0,
+    do: Bitwise.band(integer, 0xFFFFFFFFFFFFFFFF)
+
   defp value(%Entry{kind: :integer, integer: integer}), do: integer
   defp value(%Entry{kind: :boolean, integer: integer}), do: integer != 0
   defp value(%Entry{value: value}), do: value
@@ -295,8 +298,10 @@ defmodule GradScaler.Checkpoint do
   defp walk(true, path), do: walk(1, path)
   defp walk(false, path), do: walk(0, path)
 
-  defp walk(number, path) when is_integer(number) and number in @int64,
-    do: readable(path, %Entry{kind: :integer, value: number, integer: number})
+  defp walk(number, path) when is_integer(number) and number in @integers do
+    <<integer::signed-64>> = <<number::64>>
+    readable(path, %Entry{kind: :integer, value: number, integer: integer})
+  end
 
   defp walk(number, path) when is_number(number) or number in [:infinity, :neg_infinity, :nan],
     do: readable(path, %Entry{kind: :number, value: number})

@@ -6,6 +6,8 @@ from __future__ import annotations
 import contextlib
 import math
 import operator
+import sys
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -31,6 +33,14 @@ def _name_argument(error: c.Error, names: Mapping[str, str]) -> None:
         name = names.get(error.name, error.name) + (f"[{error.index}]" if error.index >= 0 else "")
         where = ".".join(filter(None, (name, error.field)))
         error.args = (f"{where} {'must not be None' if error.status == Status.ERROR_NULL else error.why}",)
+
+
+def _warn_caller(text: str) -> None:
+    """Warns the caller of gradscaler."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back and frame.f_globals.get("__name__", "").startswith("gradscaler."):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, stacklevel=level)
 
 
 def _meant(name: str, known: Sequence[str]) -> str:

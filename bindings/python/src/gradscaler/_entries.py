@@ -325,7 +325,7 @@ def _rounded(value: int) -> float | None:
 
 def _is_exact(value: Any) -> bool:
     """Returns whether `value` is a whole number that fits into an entry."""
-    return isinstance(value, numbers.Integral) and -(2**63) <= value < 2**63
+    return isinstance(value, numbers.Integral) and -(2**63) <= value < 2**64
 
 
 def _entry(key: bytes, value: Any) -> _structs.Entry:
@@ -337,7 +337,8 @@ def _entry(key: bytes, value: Any) -> _structs.Entry:
     if not _is_exact(value):
         return _structs.Entry(key=key, kind=EntryKind.NUMBER, value=float(value))
     kind = EntryKind.BOOLEAN if isinstance(value, bool) else EntryKind.INTEGER
-    return _structs.Entry(key=key, kind=kind, value=float(value), integer=int(value))
+    integer = int(value) - (2**64 if value >= 2**63 else 0)
+    return _structs.Entry(key=key, kind=kind, value=float(value), integer=integer)
 
 
 def check_names(format: Any, prefix: Any) -> None:
@@ -409,7 +410,7 @@ def settings(policy: Any, given: Any, format: str, prefix: str | None, keep: boo
 def _value(entry: _structs.Entry) -> Any:
     kinds: dict[int, Callable[[], Any]] = {
         EntryKind.NUMBER: lambda: entry.value,
-        EntryKind.INTEGER: lambda: entry.integer,
+        EntryKind.INTEGER: lambda: entry.integer % 2**64 if entry.value > 0 else entry.integer,
         EntryKind.BOOLEAN: lambda: bool(entry.integer),
         EntryKind.TEXT: lambda: entry.text.decode(),
         EntryKind.NULL: lambda: None,

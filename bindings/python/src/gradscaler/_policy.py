@@ -5,14 +5,12 @@ from __future__ import annotations
 
 import copy
 import ctypes
-import sys
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from . import _entries, _structs
 from . import _gradscaler as c
-from ._arguments import _argument_names, _html, _meant, _short_repr
+from ._arguments import _argument_names, _html, _meant, _short_repr, _warn_caller
 from ._entries import Note
 from ._structs import Trait
 
@@ -155,10 +153,17 @@ def warn_if_idle(policy: Policy) -> None:
         is_as_preset = policy.differences(policy.preset).keys().isdisjoint(given)
         what = f"the preset {policy.preset!r}" if is_as_preset else ", ".join(given)
         why = "without a threshold: set guard_norm, guard_ratio or guard_sigmas"
-        frame, level = sys._getframe(1), 2
-        while frame.f_back and frame.f_globals.get("__name__", "").startswith("gradscaler."):
-            frame, level = frame.f_back, level + 1
-        warnings.warn(f"nothing is guarded by {what} {why}", stacklevel=level)
+        _warn_caller(f"nothing is guarded by {what} {why}")
+
+
+def warn_of_no_gradients(scaler: Any) -> None:
+    """Warns the caller of gradscaler of a step without gradients, once for each scaler."""
+    if "_has_warned" not in vars(scaler):
+        vars(scaler)["_has_warned"] = True
+        _warn_caller(
+            "this step had no gradients: all are None or empty, or none were passed. It counts as a good step, so the "
+            "scale can grow. Check that the backward pass ran before, and that its parameters are the ones passed"
+        )
 
 
 def policy_of(data: bytes) -> Policy:

@@ -15,11 +15,12 @@ from ._arguments import _argument_names, _html, _index, _meant, _name_argument, 
 from ._arrays import Arrays, Container, _dtype, _is_framework_tensor, _Lists, _lists_of
 from ._checkpoints import Checkpoints
 from ._history import Observed
-from ._policy import Policy, warn_if_idle
+from ._policy import Policy, warn_if_idle, warn_of_no_gradients
 from ._report import LateReport, Report, _has, _restored, explained  # noqa: F401
-from ._structs import Event, Factor, State, Want
+from ._structs import Event, Factor, Growth, State, Want
 
 _COUNTS = [name for name, kind in State._fields_ if kind is ctypes.c_int64 and "guard" not in name]
+_EMPTY = int(Event.EMPTY)
 _event = functools.cache(Event)
 
 
@@ -171,15 +172,25 @@ class Scaler(Observed, Checkpoints):
         fields = self.policy.differences(self.preset)
         fields |= {"threads": self.threads} if self.threads > 1 else {}
         arguments = ", ".join([repr(self.preset), *(f"{name}={value:g}" for name, value in fields.items())])
-        interval = f" of {self.policy.growth_interval}" if self.policy.growth_interval else ""
         events = f"; last update: {self.events.name.lower()}" if self.events else ""
         outliers = f"outliers skipped {self.total_guard_skips}, " if self.policy.guards else ""
         losses = f"bad losses {self.total_bad_losses}, " if self.total_bad_losses else ""
         return (
-            f"<Scaler({arguments}): scale {_power(self.loss_scale)}; good steps {self.state.good_steps}{interval}, "
+            f"<Scaler({arguments}): scale {_power(self.loss_scale)}; {self._progress()}, "
             f"overflows {self.total_overflows}, {losses}{outliers}growths {self.total_growths}, "
             f"backoffs {self.total_backoffs}{events}>"
         )
+
+    def _progress(self) -> str:
+        """Returns how many steps of a growth are done: "good steps 2 of 3"."""
+        policy, interval = self.policy, self.policy.growth_interval
+        counts_all = policy.growth_rule == Growth.ALL_STEPS
+        name, count = ("steps", self.state.steps_since_change) if counts_all else ("good steps", self.state.good_steps)
+        if not interval:
+            return f"{name} {count}"
+        if policy.growth_rule == Growth.EVERY:
+            return f"{name} {max(count - policy.growth_extra_steps, 0) % interval} of {interval}"
+        return f"{name} {count} of {interval + policy.growth_extra_steps}"
 
     def _repr_html_(self) -> str:
         metrics = {name: value for name, value in self.metrics().items() if value not in (0, 1)}
@@ -311,7 +322,7 @@ class Scaler(Observed, Checkpoints):
         Several reports, of micro-batches or of optimizers that share this scale, count as one step. A bool, whether
         there was an overflow, can replace the report if the policy needs no more. Returns the events.
         If the policy guards, update before the step: skip the step if the events have Event.SKIPPED; multiply the
-        gradients by `multiplier` if they have Event.CLIPPED.
+        gradients by `multiplier` if they have Event.CLIPPED. The first step without any gradient is warned of.
         """
         if not isinstance(report, _structs.Report):
             report = _report_of(report)
@@ -332,6 +343,8 @@ class Scaler(Observed, Checkpoints):
         self._skipped_report = report._without_arrays() if is_explained else None
         if self._history is not None:
             self._history.add(self.metrics(report))
+        if self._state.events & _EMPTY:
+            warn_of_no_gradients(self)
         return self.events
 
     def set_rank(self, report: Report, rank: int) -> Report:

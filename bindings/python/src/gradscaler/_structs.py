@@ -713,7 +713,7 @@ class Entry(Struct):
     kind: EntryKind
     flags: 0
     value: the number
-    integer: the number of an INTEGER or a BOOLEAN, exactly
+    integer: the number of an INTEGER or a BOOLEAN, exactly; if `value` is above 0, as uint64_t
     text: the text, such as "dynamic"; ends with a zero
     reserved: 0
     """

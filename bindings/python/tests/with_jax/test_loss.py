@@ -177,3 +177,14 @@ def test_only_an_empty_list_is_empty(way):
         assert not Scaler("torch").update(overflow).events & Event.EMPTY
     reports = [Scaler("torch").measure(grads) for grads in ({}, [jnp.ones(1)])]
     assert not Scaler("torch").update(reports).events & Event.EMPTY
+
+
+def test_a_step_without_gradients_is_warned_of_once_outside_of_jit(way):
+    scaler = Scaler("torch")
+    with pytest.warns(UserWarning, match="this step had no gradients") as told:
+        for grads in {}, {"a": None}, {"a": jnp.ones((0, 3))}:
+            scaler = scaler.step(grads)[2]
+            scaler = scaler.update([scaler.unscale(grads)[1]] * 2)
+            jax.jit(lambda scaler, grads: scaler.step(grads)[2])(Scaler("torch"), grads)
+        Scaler("torch").update([Scaler("torch").measure(tree) for tree in ({}, [jnp.ones(1)])])
+    assert [each.filename for each in told] == [__file__]

@@ -2,6 +2,7 @@
 """The Scaler inside compiled programs: the same gradients, verdicts and states by the handler and in jax.numpy."""
 
 import copy
+import math
 import pickle
 from fractions import Fraction
 
@@ -15,12 +16,13 @@ from flax import serialization
 from flax.training.dynamic_scale import DynamicScale
 from jax.experimental import sparse
 from saved_by_0_9 import SAVED as SAVED_BY_0_9
+from support import OBSERVED
 
 import gradscaler
 import gradscaler.jax
-from gradscaler import Want
+from gradscaler import Want, _history
 from gradscaler._structs import State
-from gradscaler.jax import Report, Scaler, scaled
+from gradscaler.jax import DynamicLossScale, Report, Scaler, scaled
 
 
 def all_values(dtype):
@@ -445,6 +447,28 @@ def test_metrics_are_those_of_the_host_with_the_report():
     assert "nan_count" not in scaler.metrics()
 
 
+def test_a_scaler_and_its_report_answer_outside_of_jit_with_the_names_that_all_scalers_have(tmp_path):
+    scaler = Scaler("torch")
+    assert set(dir(scaler)) >= OBSERVED
+    with scaler.history(tmp_path / "run.csv") as history:
+        for bad in 1.0, math.nan:
+            _, report, scaler = jax.jit(lambda s, g: s.step(g)[:3])(scaler, {"w": jnp.array([1.0, bad])})
+            history.add(scaler.metrics(report))
+            assert (report.bad, bool(report.overflow)) == ({}, bad != 1)  # the names need per_tensor=True
+    assert _history.read(tmp_path / "run.csv")["nan_count"] == [0, 1]
+    assert scaler.reason(report) == "skipped: 1 NaN, the last in tensor 0"
+    assert [note.kind for note in scaler.diagnose(planned_steps=9)] == [gradscaler.NoteKind.NEVER_GROWS]
+
+
+def test_what_was_donated_can_be_printed():
+    scaler, scale = Scaler("torch"), DynamicLossScale(8.0)
+    report = scaler.unscale([jnp.ones(2)])[1]
+    for array in scaler.state, report.words, scale.loss_scale:
+        array.delete()
+    assert repr(scaler) == "Scaler('torch', state=<donated>)" and repr(report) == "Report(<donated>)"
+    assert "loss_scale=<donated>" in repr(scale)
+
+
 def of_number(loss):
     return gradscaler.Report.of_number(loss).norm
 
@@ -460,7 +484,6 @@ def test_every_refusal_says_what_to_do():
         (lambda: scaler.unscale_accumulate(grads, {"a": 1.0}), ValueError, "not the tree of grads"),
         (lambda: scaler.unscale(grads)[1].norm, ValueError, "want=gradscaler.Want.NORM"),
         (lambda: scaler.unscale(grads)[1].per_tensor, ValueError, "per_tensor=True"),
-        (lambda: scaler.unscale(grads)[1].bad, ValueError, "per_tensor=True"),
         (lambda: bool(scaler.unscale(grads)[1]), TypeError, "report.overflow"),
         (lambda: scaler.unscale(grads, dtype="fp16"), TypeError, "dtype='fp16' is no dtype: pass float32, float64"),
         (lambda: scaler.unscale(grads, dtype=jnp.int32), TypeError, "dtype='int32' has no fractions"),

@@ -10,10 +10,11 @@ import pytest
 import torch
 from conftest import Operations, begun, make_step
 from saved_by_0_9 import SAVED as SAVED_BY_0_9
+from support import OBSERVED
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from gradscaler import Error, Policy, Status
+from gradscaler import Error, Policy, Report, Scaler, Status, Want, _history
 from gradscaler.torch import GradScaler, StallError, TensorScaler
 
 NAN = math.nan
@@ -268,3 +269,20 @@ def test_what_is_compiled_with_torchs_class_gives_the_same_with_ours(optimizer, 
     theirs = trained(torch.amp.GradScaler, optimizer, what, starts)
     assert trained(GradScaler, optimizer, what, starts) == theirs
     assert theirs[0] == 1024.0
+
+
+def test_a_tensor_scaler_answers_with_the_names_that_all_scalers_have(tmp_path):
+    scaler, one = TensorScaler("torch"), Scaler("torch")
+    assert all(set(dir(kind)) >= OBSERVED for kind in (TensorScaler, GradScaler, Scaler))
+    assert (scaler.metrics(), scaler.reason, scaler.report.bad) == (one.metrics(), "", {})
+    with scaler.history(tmp_path / "run.csv") as history:
+        for bad in 1.0, math.nan:
+            gradients = [torch.ones(2), torch.tensor([1.0, bad])]
+            one.update(report := Report.merge([one.measure(gradients, want=Want.NORM)]))
+            scaler.unscale_(gradients)
+            for _ in "before and after the update":
+                known = scaler.metrics(), scaler.reason, scaler.diagnose(planned_steps=9), scaler.report.bad
+                assert known == (one.metrics(report), one.reason, one.diagnose(report, planned_steps=9), {})
+                scaler.update()
+            history.add(scaler.metrics())
+    assert _history.read(tmp_path / "run.csv")["total_overflows"] == [0, 1] and "1 NaN" in scaler.reason

@@ -1314,7 +1314,7 @@ pub struct gsc_entry {
     pub flags: u32,
     /// the number
     pub value: f64,
-    /// the number of an INTEGER or a BOOLEAN, exactly
+    /// the number of an INTEGER or a BOOLEAN, exactly; if `value` is above 0, as uint64_t
     pub integer: i64,
     /// the text, such as "dynamic"; ends with a zero
     pub text: [c_char; 56],

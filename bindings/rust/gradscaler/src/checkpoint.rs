@@ -314,7 +314,11 @@ impl Entries {
             let value = value.into();
             entry.value = value.number().unwrap_or(0.0);
             entry.kind = match value {
-                Value::Number(_) | Value::Unsigned(_) => sys::GSC_ENTRY_NUMBER,
+                Value::Number(_) => sys::GSC_ENTRY_NUMBER,
+                Value::Unsigned(number) => {
+                    entry.integer = number as i64;
+                    sys::GSC_ENTRY_INTEGER
+                }
                 Value::Integer(number) => {
                     entry.integer = number;
                     sys::GSC_ENTRY_INTEGER
@@ -446,6 +450,7 @@ pub(crate) fn value(entry: &sys::gsc_entry) -> Value {
     match entry.kind {
         sys::GSC_ENTRY_TEXT => Value::Text(text(&entry.text)),
         sys::GSC_ENTRY_NULL => Value::Empty,
+        sys::GSC_ENTRY_INTEGER if entry.value > 0.0 => (entry.integer as u64).into(),
         sys::GSC_ENTRY_INTEGER => Value::Integer(entry.integer),
         sys::GSC_ENTRY_BOOLEAN => Value::Boolean(entry.integer != 0),
         _ => Value::Number(entry.value),

@@ -4,8 +4,7 @@
 /// The value at a key of a checkpoint or of settings: a number, a boolean, a text such as `"dynamic"`, or
 /// nothing, as Python's `None`.
 ///
-/// Numbers, booleans, texts and options of them convert into it. Checkpoints of frameworks round an
-/// [`Unsigned`](Self::Unsigned); all other integers stay exact.
+/// Numbers, booleans, texts and options of them convert into it. Integers stay exact.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Value {

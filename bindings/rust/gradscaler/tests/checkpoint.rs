@@ -118,6 +118,11 @@ fn numbers_have_the_types_that_loaders_expect_and_large_integers_stay_exact() ->
     let (entries, _) = Scaler::preset("paddle_dygraph")?.export("paddle_dygraph")?;
     let dynamic = ("use_dynamic_loss_scaling".into(), Value::Boolean(true));
     assert!(entries.contains(&dynamic), "{entries:?}");
+    let endless = Policy::preset("torch")?.set("growth_interval", u64::MAX)?;
+    let endless = Scaler::new(endless.build()?)?;
+    let mut again = Scaler::preset("torch")?;
+    again.import("torch", endless.export("torch")?.0)?;
+    assert_eq!(again.policy().growth_interval(), u64::MAX);
     assert_eq!(Value::from(i64::MAX as u64), Value::Integer(i64::MAX));
     assert_eq!(Value::from(u64::MAX), Value::Unsigned(u64::MAX));
     Ok(())
@@ -173,7 +178,7 @@ fn what_cannot_be_is_refused_by_its_key_and_changes_nothing() {
         assert_eq!(refused, (Status::VALUE, key.to_string()));
         assert_eq!(error.to_string(), format!("{key} {}", error.message()));
     }
-    let many = (0..70000).map(|number| (number.to_string(), 1.0));
+    let many = (0..70000).map(|number| (format!("{number}.scale"), 1.0));
     let error = scaler.import("torch", many).unwrap_err();
     let refused = (error.place(), error.value(), error.limits().1);
     let expected = ("entries_count".to_string(), Some(70000.0), Some(65536.0));

@@ -1043,7 +1043,8 @@ typedef struct gsc_entry {
     gsc_entry_kind kind;  /* GSC_ENTRY_* */
     uint32_t flags;       /* 0 */
     double value;         /* the number */
-    int64_t integer;      /* the number of an INTEGER or a BOOLEAN, exactly */
+    int64_t integer;      /* the number of an INTEGER or a BOOLEAN, exactly; if `value` is above
+                             0, as uint64_t */
     char text[56];        /* the text, such as "dynamic"; ends with a zero */
     uint64_t reserved[2]; /* 0 */
 } gsc_entry;

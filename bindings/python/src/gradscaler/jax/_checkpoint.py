@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import sys
 import warnings
 from collections.abc import Mapping
@@ -13,7 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import _scaler as host
-from .._entries import field_text
+from .._entries import Note, field_text
+from .._history import History
 from .._policy import Policy, policy_of, rules
 from .._structs import State
 from . import _words as w
@@ -33,10 +35,20 @@ class Checkpoints:
     def metrics(self, report: Any = None) -> dict[str, float]:
         """Returns the metrics of gradscaler.Scaler.metrics after the last update, for loggers; outside of jit.
 
-        To write a file: `with scaler.to_host().history("run.csv") as history:`, and in it
-        `history.add(scaler.metrics(report))`.
+        report: the report of the update
         """
         return self.to_host().metrics(report if report is None else report.to_host())
+
+    def diagnose(self, report: Any = None, steps: int = 0, planned_steps: int = 0) -> list[Note]:
+        """Returns what is wrong with this run, as gradscaler.Scaler.diagnose does; outside of jit."""
+        return self.to_host().diagnose(report if report is None else report.to_host(), steps, planned_steps)
+
+    def history(self, path: str | os.PathLike, *, step: int | None = None, rank: int = 0) -> History:
+        """Returns a gradscaler.History, which gets a line by `history.add(scaler.metrics(report))`; outside of jit.
+
+        `with scaler.history("run.csv") as history:` closes it. No update adds a line by itself.
+        """
+        return self.to_host().history(path, step=step, rank=rank)
 
     @classmethod
     def from_host(cls, scaler: host.Scaler) -> Any:

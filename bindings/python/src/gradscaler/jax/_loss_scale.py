@@ -14,6 +14,7 @@ import numpy as np
 from jax import lax
 
 from . import _call
+from . import _words as w
 from ._call import Call
 from ._checkpoint import register_with_flax, saved_by_flax
 from ._scaler import Report, _Tree, is_float
@@ -74,8 +75,8 @@ class _Scales:
         return jax.tree.map(product, tree)
 
     def __repr__(self) -> str:
-        shown = [f"{f.name}={getattr(self, f.name)!r}" for f in dataclasses.fields(self)]
-        return f"{type(self).__name__}({', '.join(shown)})"
+        fields = [f"{f.name}={w.shown(getattr(self, f.name))}" for f in dataclasses.fields(self)]
+        return f"{type(self).__name__}({', '.join(fields)})"
 
 
 def _promoted(a: Any, b: Any) -> Any:

@@ -17,7 +17,7 @@ from jax import lax
 from .. import _scaler as host
 from .. import _structs
 from .._arguments import _judged_number, _positive
-from .._policy import Policy, policy_of, traits
+from .._policy import Policy, policy_of, traits, warn_of_no_gradients
 from .._structs import Event, Guard, ReportKind, Trait, Want
 from . import _call, _host, _order, _sparse
 from . import _words as w
@@ -135,6 +135,7 @@ class Report:
     want: a union of gradscaler.Want: the measured values; None if only `words` has it
     """
 
+    _is_empty = False  # True of a call outside of jit without gradients
     words: jax.Array
     words_per_tensor: jax.Array | None = None
     bins: jax.Array | None = None
@@ -215,14 +216,12 @@ class Report:
 
     @property
     def bad(self) -> dict[str, int]:
-        """The leaves with Inf or NaN, and their number of such elements; outside of jit, with per_tensor=True.
+        """The leaves with Inf or NaN, and their number of such elements; outside of jit.
 
-        With axis_name, this and `per_tensor` are about the device's own part.
+        Without per_tensor=True it is empty. With axis_name, this and `per_tensor` are about the device's own part.
         """
-        if self.words_per_tensor is None:
-            raise ValueError("the report has none of each leaf: pass per_tensor=True")
         w.outside(self.words, "bad", "report")
-        return self.to_host().bad
+        return {} if self.words_per_tensor is None else self.to_host().bad
 
     def to_host(self) -> host.Report:
         """Returns a gradscaler.Report, which has all fields as Python numbers; outside of jit."""
@@ -283,14 +282,16 @@ class Report:
         if reports and all(report.want is not None for report in reports):
             want = functools.reduce(int.__and__, (report.want for report in reports))
             want &= ~int(Want.NORM | Want.AMAX) if addends else 7
-        return Report(_call.run(call, words), want=want)
+        merged = Report(_call.run(call, words), want=want)
+        vars(merged)["_is_empty"] = bool(reports) and all(report._is_empty for report in reports)
+        return merged
 
     def __repr__(self) -> str:
         with contextlib.suppress(ValueError):  # a report of another version
             if _is_one(self.words, w.REPORT):
                 text = repr(self.to_host())
                 return text if self.words_per_tensor is not None else text.replace("bad={}, ", "")
-        return f"Report({self.words!r})"
+        return f"Report({w.shown(self.words)})"
 
 
 class _ValueAndGrad(NamedTuple):
@@ -392,7 +393,10 @@ class Scaler(Checkpoints):
         vars(self).update(attributes)
 
     def _with(self, state: jax.Array) -> Scaler:
-        return self.tree_unflatten((self.preset, self._policy), (state,))
+        scaler = self.tree_unflatten((self.preset, self._policy), (state,))
+        if "_has_warned" in vars(self):
+            vars(scaler)["_has_warned"] = True
+        return scaler
 
     # ---- properties ----
 
@@ -469,7 +473,7 @@ class Scaler(Checkpoints):
         with contextlib.suppress(ValueError):  # a state of another version
             if _is_one(self.state, w.STATE):
                 return repr(self.to_host())
-        return f"Scaler({self.preset!r}, state={self.state!r})"
+        return f"Scaler({self.preset!r}, state={w.shown(self.state)})"
 
     # ---- the step ----
 
@@ -541,7 +545,7 @@ class Scaler(Checkpoints):
         """
         call = Call("unscale", self._policy, dtype, want, max_norm, clip_value, per_tensor)
         grads, report, state = self._run(call, grads, None, loss, None, axis_name, update=True)
-        scaler = self._with(state)
+        scaler = self._updated(state, report)
         return scaler._clipped(grads, report, max_norm), report, scaler
 
     def clip(self, grads: Any) -> Any:
@@ -665,6 +669,8 @@ class Scaler(Checkpoints):
         judged = leaves if call.operation == "unscale" and call.clip_value is None else tree.leaves
         last_rows = _order.last_rows(judged, words) if call.per_tensor else None
         report = Report(words, rows, bins, tree.names if call.per_tensor else (), int(want), last_rows)
+        is_eager = w.is_concrete(self.state) and w.is_concrete(words)
+        vars(report)["_is_empty"] = is_eager and not any(leaf.size for leaf in tree.leaves)
         return tree_out.filled(leaves) if call.operation != "measure" else None, report, new
 
     def _over(self, axis_name: Any, call: Call, leaves: Any, factor: Any, out: Any, loss: Any) -> tuple:
@@ -716,7 +722,12 @@ class Scaler(Checkpoints):
             raise ValueError(
                 "update: the policy guards by the norm, which the report lacks: measure it, want=Want.NORM"
             )
-        return self._with(_call.run(Call("update", self._policy), self.state, report.words))
+        return self._updated(_call.run(Call("update", self._policy), self.state, report.words), report)
+
+    def _updated(self, state: jax.Array, report: Report) -> Scaler:
+        if report._is_empty:
+            warn_of_no_gradients(self)
+        return self._with(state)
 
     def value_and_grad(
         self,

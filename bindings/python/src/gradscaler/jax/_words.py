@@ -145,6 +145,12 @@ def is_concrete(array: Any) -> bool:
     return isinstance(array, jax.Array | np.ndarray) and not isinstance(array, jax.core.Tracer)
 
 
+def shown(array: Any) -> str:
+    """Returns repr(array), also of an array that was donated."""
+    is_gone = isinstance(array, jax.Array) and is_concrete(array) and array.is_deleted()
+    return "<donated>" if is_gone else repr(array)
+
+
 def refuse_batch(array: Any) -> None:
     if (shape := jnp.shape(array))[1:]:
         raise ValueError(f"a batch of {shape[0]}: take one with jax.tree.map(lambda a: a[0], ...)")

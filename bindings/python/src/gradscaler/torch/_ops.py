@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import functools
 import math
+import os
 from collections.abc import Iterable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 
-from .. import _checkpoints
+from .. import _checkpoints, _history
 from .. import _gradscaler as c
 from .._entries import Note
 from .._policy import Policy, warn_if_idle
-from .._report import Report
+from .._report import Report, explained
 from .._structs import Event, Factor, Guard, State, Status, Want
 from . import _device
 from ._device import FACTOR, FOUND, OVERFLOW, data, merged, nothing, on, words
@@ -238,9 +240,42 @@ class TensorScaler:
     def report(self) -> Report:
         """The report on the gradients of a step; `first_overflow` has the position of the tensor, not counting None.
 
-        Calls of unscale_ without an update between them are one step. Reading it waits for the device.
+        `bad` is empty: the elements of each tensor are not counted. Calls of unscale_ without an update between them
+        are one step. Reading it waits for the device.
         """
-        return Report.from_bytes(data(self.report_tensor))
+        report = Report.from_bytes(data(self.report_tensor))
+        report._bad = {}
+        return report
+
+    def _after_update(self) -> tuple[State, Report | None]:
+        """Returns the state after the update with the last report, also before that update, and the report if any."""
+        state, report = State.from_buffer_copy(data(self.state)), self.report
+        if self.pending:
+            c.gsc_state_update(None, self.policy, state, report, state)
+        return state, report if report.elements else None
+
+    @property
+    def reason(self) -> str:
+        """Why the last step was to be skipped, was clipped or let an outlier through; else empty. Waits for the device.
+
+        Tensors are named by their positions, as in `report`.
+        """
+        return explained(*self._after_update()).message.decode()
+
+    def metrics(self) -> dict[str, float]:
+        """Returns the metrics of gradscaler.Scaler.metrics for loggers, all of one step. Waits for the device."""
+        return c.metrics(self.policy, *self._after_update())
+
+    def diagnose(self, steps: int = 0, planned_steps: int = 0) -> list[Note]:
+        """Returns what is wrong with this run, as gradscaler.Scaler.diagnose does. Waits for the device."""
+        return _history.diagnosed(self.policy, *self._after_update(), steps, planned_steps)
+
+    def history(self, path: str | os.PathLike, *, step: int | None = None, rank: int = 0) -> _history.History:
+        """Returns a gradscaler.History, which gets a line by `history.add(scaler.metrics())` after a compiled step.
+
+        `with scaler.history("run.csv") as history:` closes it. No update adds a line by itself.
+        """
+        return _history.History(SimpleNamespace(_history=None), self.policy, path, step=step, rank=rank)
 
     def state_dict(self) -> dict[str, Any]:
         """Returns policy and state for a checkpoint."""
