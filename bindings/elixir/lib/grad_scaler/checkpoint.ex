@@ -213,6 +213,7 @@ defmodule GradScaler.Checkpoint do
 
   defp value(%Entry{kind: :text, text: text}), do: text
   defp value(%Entry{kind: :null}), do: nil
+
   defp value(%Entry{kind: :integer, integer: integer, value: value}) when value > 0,
     do: Bitwise.band(integer, 0xFFFFFFFFFFFFFFFF)
 
