@@ -76,6 +76,8 @@ defmodule GradScaler.MixProject do
     ]
   end
 
+  def application, do: [extra_applications: [:logger]]
+
   defp package, do: [licenses: ["MIT"], links: %{}, files: files()]
 
   # The package also has the C sources, from a folder that exists while the package is built, and in a release the

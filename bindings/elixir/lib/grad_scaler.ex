@@ -77,6 +77,7 @@ defmodule GradScaler do
 
   alias GradScaler.{Binaries, Checkpoint, Constants, DeviceTensor, Error, Evidence, Factor}
   alias GradScaler.{Fields, Leaf, Native, Policy, Reason, Report, State, TensorOptions, Tree}
+  require Logger
 
   @enforce_keys [:policy, :state]
   defstruct [:policy, :state, :device]
@@ -541,6 +542,9 @@ defmodule GradScaler do
   Returns the scaler after a step. Takes the report of `unscale/3`, `measure/3` or `merge/3`, or a
   boolean: true for an overflow.
 
+  A step without gradients counts as a good step. `update/2` logs a warning of it, and no further one until a step
+  has gradients: the state counts them as `empty_in_a_row`.
+
       iex> GradScaler.new("torch") |> GradScaler.update(true) |> GradScaler.loss_scale()
       32768.0
 
@@ -560,7 +564,7 @@ defmodule GradScaler do
   def update(%__MODULE__{} = scaler, %Report{} = report) do
     state = Native.state_update(nil, scaler.policy, state_bytes(scaler), Report.encode(report))
     state = Error.ok!(state)
-    emit_update(%{scaler | state: state}, report)
+    %{scaler | state: state} |> warn_if_empty(report) |> emit_update(report)
   end
 
   def update(%__MODULE__{}, [%Report{} | _]) do
@@ -571,6 +575,19 @@ defmodule GradScaler do
   def update(%__MODULE__{}, other) do
     raise ArgumentError, "report is #{inspect(other)}: expected a GradScaler.Report or a boolean"
   end
+
+  defp warn_if_empty(scaler, %Report{elements: 0}) do
+    if state(scaler).empty_in_a_row == 1 do
+      Logger.warning(
+        "GradScaler.update: this step had no gradients: the tree has no float tensors, or they are empty. It counts as " <>
+          "a good step, so the scale can grow. Check which tree unscale or measure gets"
+      )
+    end
+
+    scaler
+  end
+
+  defp warn_if_empty(scaler, _report), do: scaler
 
   @event [:grad_scaler, :update]
   defp emit_update(scaler, report) do

@@ -55,5 +55,6 @@ without_cuda =
       [:cuda]
   end
 
-# A sanitizer on a busy machine takes minutes for what takes seconds.
-ExUnit.start(exclude: excluded ++ runtime_call ++ without_cuda, timeout: 600_000)
+# A sanitizer on a busy machine takes minutes for what takes seconds. Warnings are shown of tests that fail.
+exclude = excluded ++ runtime_call ++ without_cuda
+ExUnit.start(exclude: exclude, timeout: 600_000, capture_log: true)

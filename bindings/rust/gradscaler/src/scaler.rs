@@ -291,6 +291,9 @@ impl<M: Memory> Scaler<M> {
     /// [Merge](Report::merge) the reports of ranks, or of optimizers that share this scale, first: they
     /// are one step.
     ///
+    /// [`Event::EMPTY`]: no tensor had a gradient. It counts as a good step, so the scale can grow; the crate
+    /// `gradscaler-tracing` logs a warning of it.
+    ///
     /// [`Event::STALE`]: the report was made with another factor than the one in force, because the
     /// gradients are late or the report was used twice.
     ///

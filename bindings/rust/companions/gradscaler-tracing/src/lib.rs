@@ -34,7 +34,8 @@ use tracing::{callsite, dispatcher, Level, Metadata};
 /// [`Scaler::update`] with the report of that update. `per_tensor` and `names` are as
 /// [`Evidence`] takes them, and can be empty.
 ///
-/// The level is `WARN` if the step is skipped, else `DEBUG`. The message is the reason of the update: why
+/// The level is `WARN` if the step is skipped, or if it is the first of some steps in a row without gradients, which
+/// count as good steps ([`Event::EMPTY`]); else it is `DEBUG`. The message is the reason of the update: why
 /// it skipped or clipped the step, or let an outlier through; without a reason it is `step`. The fields
 /// are the [metrics](Scaler::metrics) under their names, all that the library knows; an unknown metric is not
 /// recorded. If no subscriber wants the event, nothing is computed. Any number of threads may call it at
@@ -53,7 +54,12 @@ pub fn log_step(
     names: &[&str],
 ) -> Result<()> {
     let is_skipped = scaler.events().contains(Event::SKIPPED);
-    let event = if is_skipped { &WARN } else { &DEBUG };
+    let is_empty = scaler.state().empty_in_a_row() == 1;
+    let event = if is_skipped || is_empty {
+        &WARN
+    } else {
+        &DEBUG
+    };
     if event.level > STATIC_MAX_LEVEL || event.level > LevelFilter::current() {
         return Ok(());
     }
@@ -64,10 +70,14 @@ pub fn log_step(
     let metrics: Vec<_> = scaler.metrics(Some(report))?.collect();
     let evidence = Evidence::of(report).per_tensor(per_tensor).names(names);
     let reason = scaler.state().reason(evidence)?;
-    let message = reason.as_ref().map_or("step", |reason| &reason.message);
+    let otherwise = if is_empty { NO_GRADIENTS } else { "step" };
+    let message = reason.as_ref().map_or(otherwise, |reason| &reason.message);
     emit(metadata, message, &metrics);
     Ok(())
 }
+
+const NO_GRADIENTS: &str = "this step had no gradients: the list has no tensors, or they are empty. It counts as a \
+    good step, so the scale can grow. Check which tensors the call got, and that the loss depends on them";
 
 /// The most fields of an event; the metrics after them are left out.
 const MOST_FIELDS: usize = 32;

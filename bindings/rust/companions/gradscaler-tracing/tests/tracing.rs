@@ -110,6 +110,30 @@ fn a_good_step_is_for_debugging_and_a_skipped_one_a_warning() {
 }
 
 #[test]
+fn a_step_without_gradients_is_a_warning_until_a_step_has_some() {
+    let mut scaler = Scaler::preset("torch").unwrap();
+    let empty = || Tensor::new::<f32>(&[]);
+    let lists = [vec![Tensor::new(&[1f32])], vec![], vec![empty(), empty()]];
+    let events = logged(Level::DEBUG, || {
+        for tensors in &lists {
+            let report = scaler.measure(tensors, Want::NONE).unwrap();
+            scaler.update(&report).unwrap();
+            log_step(&scaler, &report, &[], &[]).unwrap();
+        }
+    });
+    let seen = events.iter().map(|(level, fields)| (*level, &*fields[0]));
+    let (step, warning) = ((Level::DEBUG, "message=step"), events[1].1[0].clone());
+    assert!(
+        seen.eq([step, (Level::WARN, &*warning), step]),
+        "{events:?}"
+    );
+    assert!(
+        warning.starts_with("message=this step had no gradients"),
+        "{warning}"
+    );
+}
+
+#[test]
 fn only_what_the_subscriber_wants_is_computed() {
     let empty = Report::default(); // which would be refused
     let events = logged(Level::WARN, || {
