@@ -24,9 +24,20 @@
 //! The variables of a `VarMap` have names: [`named_variables`] returns both, so that a report tells which
 //! gradient overflowed.
 //!
+//! [`Step::without_gradient`] has the indices of the variables that got no gradient. If they are the layers in front of
+//! a module, this module has no backward pass, and candle does not say so:
+//!
+//! | in candle-nn 0.11 without a backward pass | use |
+//! |---|---|
+//! | `LayerNorm` with a bias, if its input is contiguous | `ops::layer_norm_slow` |
+//! | `RmsNorm`, if its input is contiguous | `RmsNorm::forward_diff` |
+//! | `ops::softmax_last_dim` | `ops::softmax` |
+//! | `rotary_emb::rope`, `rope_i` | `rope_slow`, `rope_i_slow` |
+//!
 //! Keep the master weights in f32 variables and cast them in the network: their gradients are then
 //! also f32. Gradients must be in host memory.
 
+use std::collections::HashSet;
 use std::sync::PoisonError;
 
 use candle_core::backprop::GradStore;
@@ -39,15 +50,18 @@ use gradscaler_half::{tensor, tensor_mut};
 use half::{bf16, f16};
 
 /// The result of [`backward_step`].
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Step {
     /// The report on the gradients and the loss. [`State::reason`](gradscaler::State::reason) makes a sentence of it,
     /// and of the names of the variables ([`Evidence::names`](gradscaler::Evidence::names)), which
     /// [`named_variables`] returns.
     pub report: Report,
-    /// The events of the scale's update.
+    /// The events of the scale's update; [`Event::EMPTY`]: no variable had a gradient.
     pub events: Event,
+    /// The indices of the variables without a gradient: the loss does not depend on them, or a module between has no
+    /// backward pass.
+    pub without_gradient: Vec<usize>,
 }
 
 /// Returns the names and the variables of a `VarMap`, sorted by name; the map itself has another order in each
@@ -99,18 +113,23 @@ pub fn named_variables(map: &VarMap) -> (Vec<String>, Vec<Var>) {
 ///
 /// # Errors
 ///
-/// The error of candle or of `step`; the scale is then as it was, also if `step` panics.
+/// A variable that has a gradient and is not in `variables`: `step` would get this gradient multiplied by the scale.
+/// The error of candle or of `step`. The scale is then as it was, also if `step` panics.
 pub fn backward_step(
     scaler: &mut Scaler,
     loss: &Tensor,
     variables: &[Var],
     step: impl FnOnce(&GradStore) -> Result<()>,
 ) -> Result<Step> {
-    let mut grads = (loss * scaler.loss_scale())?.backward()?;
+    let scaled = (loss * scaler.loss_scale())?;
+    let mut grads = scaled.backward()?;
+    refuse_others(&scaled, &grads, variables)?;
     let loss: Vec<f64> = loss.to_dtype(DType::F64)?.flatten_all()?.to_vec1()?; // keeps Inf and NaN
     let options = Options::default().policy(scaler.policy());
     let options = options.loss(gradscaler::Tensor::new(&loss));
     let report = unscale(&scaler.factor(), &mut grads, variables, options)?;
+    let missing = |index: &usize| grads.get(&variables[*index]).is_none();
+    let without_gradient = (0..variables.len()).filter(missing).collect();
     let mut updated = scaler.clone();
     let events = updated.update(&report).map_err(Error::wrap)?;
     if !events.contains(Event::SKIPPED) {
@@ -118,7 +137,27 @@ pub fn backward_step(
         step(&grads)?;
     }
     *scaler = updated;
-    Ok(Step { report, events })
+    Ok(Step {
+        report,
+        events,
+        without_gradient,
+    })
+}
+
+/// Returns an error if a variable of the graph has a gradient and is not among `variables`.
+fn refuse_others(loss: &Tensor, grads: &GradStore, variables: &[Var]) -> Result<()> {
+    let known: HashSet<_> = variables.iter().map(|variable| variable.id()).collect();
+    for node in loss.sorted_nodes() {
+        if node.is_variable() && !known.contains(&node.id()) && grads.get(node).is_some() {
+            bail!(
+                "a variable of the shape {:?} and dtype {:?} has a gradient but is not in `variables`, so the gradient \
+                 would stay multiplied by the scale: add the variable, or detach() it in the network",
+                node.dims(),
+                node.dtype()
+            )
+        }
+    }
+    Ok(())
 }
 
 /// Clips by the multiplier of a guard, which is 1 in most steps.
@@ -140,7 +179,8 @@ fn multiply(grads: &mut GradStore, variables: &[Var], by: f64) -> Result<()> {
 /// them, its `per_tensor` is a report of every variable.
 ///
 /// A gradient becomes a new tensor of the same dtype: candle's tensors may share their memory. A
-/// variable without gradient is left without.
+/// variable without gradient is left without. The gradients of all other variables stay multiplied: `grads` does not tell
+/// them from those of constants, so [`backward_step`] refuses them and this function cannot.
 ///
 /// # Errors
 ///

@@ -6,6 +6,7 @@ use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::slice::from_ref;
 
 use candle_core::{DType, Device, Error, Result, Tensor, Var};
+use candle_nn::ops::{layer_norm, layer_norm_slow};
 use candle_nn::{Init, VarBuilder, VarMap};
 use gradscaler::{Event, Evidence, Factor, Loss, Scaler, Want};
 use gradscaler_candle::{backward_step, named_variables, unscale};
@@ -141,6 +142,49 @@ fn a_failed_step_leaves_the_scale() -> Result<()> {
     });
     assert!(catch_unwind(panics).is_err());
     assert_eq!(scaler, before);
+    Ok(())
+}
+
+#[test]
+fn a_variable_outside_of_the_list_is_an_error() -> Result<()> {
+    let listed = Var::new(&[1f32, 2.0], CPU)?;
+    let other = Var::new(&[[3f32, 4.0, 5.0]], CPU)?;
+    let mut scaler = preset("torch")?;
+    let before = scaler.clone();
+    let both = loss(&[listed.clone(), other.clone()])?;
+    let step = backward_step(&mut scaler, &both, from_ref(&listed), |_| panic!("no step"));
+    let error = step.unwrap_err().to_string();
+    assert!(error.contains("the shape [1, 3] and dtype F32"), "{error}");
+    assert_eq!(scaler, before);
+    // Constants, and variables that are detached, have no gradient that a step could use.
+    let constant = (both.detach() + other.detach().sum_all()?)?;
+    let fine = (loss(from_ref(&listed))? + constant)?;
+    backward_step(&mut scaler, &fine, from_ref(&listed), |_| Ok(()))?;
+    Ok(())
+}
+
+#[test]
+fn variables_without_a_gradient_are_told() -> Result<()> {
+    let [cut, alpha, beta, after] = [1f32, 2.0, 0.5, 3.0].map(|x| Var::new(&[x, x + 1.0], CPU));
+    let variables = [cut?, alpha?, beta?, after?];
+    let [cut, alpha, beta, after] = variables.each_ref();
+    for (norm, missing) in [
+        (
+            layer_norm_slow as fn(&Tensor, &Tensor, &Tensor, f32) -> _,
+            &[][..],
+        ),
+        (layer_norm, &[0, 1, 2]), // has no backward pass
+    ] {
+        let output: Tensor = norm(cut, alpha, beta, 1e-5)?;
+        let loss = (output * after.as_tensor())?.sum_all()?;
+        let mut scaler = preset("torch")?;
+        let step = backward_step(&mut scaler, &loss, &variables, |_| Ok(()))?;
+        assert_eq!(step.without_gradient, missing);
+        assert_eq!(step.events, Event::NONE);
+        let step = backward_step(&mut scaler, &loss.detach(), &variables, |_| Ok(()))?;
+        assert_eq!(step.without_gradient, [0, 1, 2, 3]);
+        assert_eq!(step.events, Event::EMPTY);
+    }
     Ok(())
 }
 
