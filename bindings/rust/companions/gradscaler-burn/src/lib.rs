@@ -31,9 +31,10 @@
 //! Keep the weights in f32 and cast them in the network, as above: their gradients are then also f32.
 //! Gradients on a device are read to host memory and written back.
 
+use std::collections::HashSet;
 use std::fmt;
 
-use burn::module::{Module, ModuleVisitor, Param};
+use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
 use burn::tensor::{bf16, f16, DType, Device, Tensor, TensorData};
 use gradscaler::{Factor, Options, Report, Scaler, TensorMut};
@@ -57,6 +58,11 @@ pub enum Error {
         /// The fault of its gradient.
         reason: String,
     },
+    /// There are gradients of parameters that the module does not have: they would stay multiplied by the scale.
+    NotInModule {
+        /// The number of such gradients.
+        count: usize,
+    },
 }
 
 impl fmt::Display for Error {
@@ -67,6 +73,11 @@ impl fmt::Display for Error {
             Self::Gradient { parameter, reason } => {
                 write!(f, "the gradient of {parameter} {reason}")
             }
+            Self::NotInModule { count } => write!(
+                f,
+                "{count} gradients are of parameters that the module does not have, and would stay multiplied by the \
+                 scale: pass the module that has all of them"
+            ),
         }
     }
 }
@@ -110,8 +121,8 @@ pub fn backward<'a, M: Module>(
 ///
 /// # Errors
 ///
-/// A gradient that is no float of 16, 32 or 64 bits, or cannot be read; a factor that cannot divide.
-/// The gradients are then as they were.
+/// A gradient that is no float of 16, 32 or 64 bits, or cannot be read; gradients of parameters that the module does not
+/// have; a factor that cannot divide. The gradients are then as they were.
 pub fn unscale<'a, M: Module>(
     factor: &Factor,
     grads: &mut GradientsParams,
@@ -121,6 +132,10 @@ pub fn unscale<'a, M: Module>(
     let mut read = Read::of(grads, module);
     if let Some(error) = read.wrong {
         return Err(error);
+    }
+    let count = grads.len() - read.with_gradient.len();
+    if count > 0 {
+        return Err(Error::NotInModule { count });
     }
     let mut views: Vec<TensorMut> = Vec::new();
     for ((_, data), name) in read.found.iter_mut().zip(&read.names) {
@@ -162,6 +177,7 @@ struct Read<'a> {
     path: Vec<String>,
     names: Vec<String>,
     found: Vec<(Option<Device>, TensorData)>,
+    with_gradient: HashSet<ParamId>,
     wrong: Option<Error>,
 }
 
@@ -172,6 +188,7 @@ impl<'a> Read<'a> {
             path: Vec::new(),
             names: Vec::new(),
             found: Vec::new(),
+            with_gradient: HashSet::new(),
             wrong: None,
         };
         module.visit(&mut read);
@@ -192,6 +209,7 @@ impl ModuleVisitor for Read<'_> {
         let name = self.path.join(".");
         let grad = self.grads.get::<D>(param.id);
         let device = grad.as_ref().map(Tensor::device);
+        self.with_gradient.extend(grad.as_ref().map(|_| param.id));
         match grad.map(Tensor::try_into_data).transpose() {
             Ok(data) => self.found.push((
                 device,

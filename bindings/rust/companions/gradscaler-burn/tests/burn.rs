@@ -6,7 +6,7 @@ use burn::module::{Module, Param};
 use burn::optim::{GradientsParams, ModuleOptimizer, SgdConfig};
 use burn::tensor::{DType, Device, Tensor};
 use gradscaler::{Event, Evidence, Factor, Loss, Scaler, Want};
-use gradscaler_burn::{backward, parameters, unscale};
+use gradscaler_burn::{backward, parameters, unscale, Error};
 
 #[derive(Module, Debug)]
 struct Layer {
@@ -145,6 +145,22 @@ fn what_the_policy_judges_by_is_asked_for() {
     let model = model(DType::F32);
     let (_, report) = backward(&scaler, loss(&model), &model, Want::NONE).unwrap();
     assert_eq!(report.norm(), Some(250f64.sqrt()));
+}
+
+#[test]
+fn gradients_of_another_module_are_an_error() {
+    let model = model(DType::F32);
+    let mut grads = GradientsParams::from_grads(loss(&model).backward(), &model);
+    let factor = Factor::new(2.0).unwrap();
+    let head = &model.layers[1];
+    let error = unscale(&factor, &mut grads, head, Want::NONE).unwrap_err();
+    assert!(matches!(error, Error::NotInModule { count: 2 }), "{error}");
+    assert_eq!(values(&grads, &head.bias), [8.0, 2.0]);
+    // A parameter that a module has twice is one.
+    let shared = vec![head.clone(), head.clone(), model.layers[0].clone()];
+    let report = unscale(&factor, &mut grads, &shared, Want::NONE).unwrap();
+    assert_eq!(report.elements(), 18);
+    assert_eq!(values(&grads, &head.bias), [4.0, 1.0]);
 }
 
 #[test]
