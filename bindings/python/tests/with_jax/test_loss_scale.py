@@ -79,6 +79,8 @@ def test_scaled_and_unscaled_gradients_are_those_of_the_peer(name, peer, given):
     rng = np.random.default_rng(0)
     tree = {dtype: jnp.asarray(rng.standard_normal(50), dtype) for dtype in ("float32", "float16", "bfloat16")}
     ours, theirs = (getattr(module, f"{name}LossScale")(given(2.0**10)) for module in (gradscaler.jax, peer))
+    if name == "Dynamic" and given is float:  # the peers give float32 only after the first adjust
+        ours, theirs = ours.adjust(jnp.array(True)), theirs.adjust(jnp.array(True))
     for function in ("scale", "unscale"):
         a, b = getattr(ours, function)(tree), getattr(theirs, function)(tree)
         for dtype in tree:

@@ -174,8 +174,10 @@ class DynamicLossScale(_Scales):
         params = select_tree(finite, step(params, grads), params)
 
     Scale and floor are always kept in float32. So a float16 scale, which jmp's users pass to keep float16 gradients in
-    float16, can grow beyond 65504 here. `dtype` is as in StaticLossScale. Integer leaves do not change; jmp makes them
-    floats. `Scaler("jmp")` has the same rule, and needs one pass for a whole step.
+    float16, can grow beyond 65504 here. `dtype` is as in StaticLossScale, but a loss_scale that is a Python number has
+    the dtype of min_loss_scale, as in jmp after the first adjust: by default float16 leaves become float32, and small
+    gradients survive. Integer leaves do not change; jmp makes them floats. `Scaler("jmp")` has the same rule, and needs
+    one pass for a whole step.
     """
 
     loss_scale: Any
@@ -190,6 +192,8 @@ class DynamicLossScale(_Scales):
         _warn_if_not_floating(self.min_loss_scale, "min_loss_scale")
         names = ("loss_scale", "min_loss_scale", "period", "factor")
         _check_rules(self.loss_scale, self.min_loss_scale, self.period, self.factor, names)
+        if self.dtype is None and type(self.loss_scale) in (int, float):
+            object.__setattr__(self, "dtype", _partner(self.min_loss_scale))
         self._settle()
 
     def adjust(self, grads_finite: Any) -> DynamicLossScale:
