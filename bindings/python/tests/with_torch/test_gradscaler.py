@@ -7,6 +7,7 @@ import gc
 import inspect
 import json
 import math
+import operator
 import pickle
 import weakref
 from functools import partial
@@ -44,6 +45,29 @@ def test_a_gradient_of_a_subclass_of_tensor_is_checked_and_clipped(value):
     assert one.step_was_skipped is math.isnan(value)
     assert norm.item() == pytest.approx(INF if one.step_was_skipped else 8**0.5)
     assert one.step_was_skipped or gradients(optimizer)[0].norm().item() == pytest.approx(1.0)
+
+
+SHARED = {"expanded": torch.ones(()).expand(3), "a subclass, expanded": torch.ones(()).expand(3).as_subclass(Tagged)}
+
+
+@pytest.mark.parametrize("kind", SHARED)
+@pytest.mark.parametrize("max_norm", [None, 1.0])
+def test_a_gradient_that_cannot_be_written_is_named_and_no_other_is_changed(kind, max_norm):
+    one, optimizer = scaler(), sgd(a=[8.0], b=SHARED[kind], c=torch.tensor([8.0]).as_subclass(Tagged))
+    with pytest.raises((ValueError, RuntimeError), match=r"^the gradient of b .*clone\(\)"):
+        one.unscale_(optimizer, max_norm)
+    assert [each.tolist() for each in gradients(optimizer)] == [[8.0], [1.0] * 3, [8.0]]
+    optimizer.param_groups[0]["params"][1].grad = SHARED[kind].clone()
+    one.unscale_(optimizer)
+    assert [each.tolist() for each in gradients(optimizer)] == [[2.0], [0.25] * 3, [2.0]]
+
+
+def test_a_jagged_gradient_is_unscaled_and_measured():
+    jagged = torch.nested.nested_tensor([torch.ones(2), torch.full((3,), 2.0)], layout=torch.jagged)
+    weight = torch.nn.Parameter(jagged)
+    (weight * 4.0).values().sum().backward()
+    norm = scaler().unscale_(torch.optim.SGD([weight], lr=0.1), max_norm=10.0)
+    assert weight.grad.values().tolist() == [1.0] * 5 and norm.item() == pytest.approx(5**0.5)
 
 
 def test_a_sparse_gradient_in_float16_is_added_up_before_it_is_checked():
@@ -690,3 +714,33 @@ def test_metrics_a_diagnosis_and_a_history_as_those_of_the_librarys_scaler(tmp_p
     found, *_ = one.diagnose()
     assert found.kind == NoteKind.NOT_FINITE and found.endswith("look first at 'weight'")
     pickle.loads(pickle.dumps(one))
+
+
+NAMES = [
+    f"{module}.GradScaler" for module in
+    ("torch", *(f"torch.{path}" for each in ("amp", "cuda.amp", "cpu.amp") for path in (each, f"{each}.grad_scaler")))
+]  # fmt: skip
+
+
+def test_every_name_of_torchs_class_is_replaced_and_put_back():
+    before = [operator.attrgetter(name[6:])(torch) for name in NAMES]
+    with gradscaler.torch.replace_torch():
+        for name in NAMES:
+            kind = operator.attrgetter(name[6:])(torch)
+            one = kind(8.0, enabled=True) if name.startswith("torch.cpu") else kind("cpu", 8.0)
+            assert isinstance(one, GradScaler) and begun(one).get_scale() == 8.0, name
+        lacks_cuda = not torch.cuda.is_available()
+        with pytest.warns(UserWarning, match="CUDA is not available") if lacks_cuda else contextlib.nullcontext():
+            one = torch.cuda.amp.GradScaler(8.0, 4.0)
+        assert one._device == "cuda"
+    assert [operator.attrgetter(name[6:])(torch) for name in NAMES] == before
+    undo = gradscaler.torch.replace_torch()
+    assert torch.GradScaler is GradScaler
+    undo.close()
+    assert [operator.attrgetter(name[6:])(torch) for name in NAMES] == before
+
+
+def test_a_bool_is_no_number():
+    for place in range(1, 5):
+        with pytest.raises(TypeError, match=r"^\w+ is False: it must be a number; .* write enabled=False"):
+            GradScaler("cpu", *(8.0, 2.0, 0.5, 100)[: place - 1], False)

@@ -274,3 +274,10 @@ def test_a_guard_without_a_threshold_is_warned_of_until_one_is_loaded():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         scaler.load_state_dict(GradScaler("cpu", policy=guarded("skip")).state_dict())
+
+
+def test_what_is_usual_is_known_of_the_last_optimizers_alone():
+    one = begun(GradScaler("cpu", policy="guard"))
+    for _ in range(200):
+        make_step(one, sgd([1.0]))
+    assert len(one._guard._usual) <= 64

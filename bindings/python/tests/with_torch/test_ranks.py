@@ -3,6 +3,7 @@
 
 import math
 import random
+import warnings
 
 import pytest
 import torch
@@ -90,21 +91,27 @@ def fused_optimizers_agree(mesh):
 
 
 def a_rank_without_gradients_does_not_keep_the_others_waiting(mesh):
-    parameters, one = spread(mesh), scaler()
-    if dist.get_rank() == 0:
-        for _, parameter in parameters:
-            parameter.grad = None
-    make_step(one, torch.optim.SGD(parameters))
-    assert not one.step_was_skipped and not one._state().events & Event.EMPTY
-    for kind in {}, {"process_group": dist.group.WORLD, "sharded": True}:  # only without any gradient is a step empty
-        one = scaler(**kind)
-        for has_gradients in (not is_last(), True) if kind else (True,):
-            make_step(
-                one, sgd(torch.ones(3)) if has_gradients else torch.optim.SGD([torch.nn.Parameter(torch.ones(3))])
-            )
-            assert not one._state().events & Event.EMPTY
-    make_step(one, torch.optim.SGD([torch.nn.Parameter(torch.ones(3))]))
-    assert one._state().events & Event.EMPTY
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        parameters, one = spread(mesh), scaler()
+        if dist.get_rank() == 0:
+            for _, parameter in parameters:
+                parameter.grad = None
+        make_step(one, torch.optim.SGD(parameters))
+        assert not one.step_was_skipped and not one._state().events & Event.EMPTY
+        for kind in {}, {"process_group": dist.group.WORLD, "sharded": True}:  # only without any gradient is a step empty
+            one = scaler(**kind)
+            for has_gradients in (not is_last(), True) if kind else (True,):
+                make_step(
+                    one, sgd(torch.ones(3)) if has_gradients else torch.optim.SGD([torch.nn.Parameter(torch.ones(3))])
+                )
+                assert not one._state().events & Event.EMPTY
+        assert not told
+        for _ in range(2):  # the first is warned of
+            make_step(one, torch.optim.SGD([torch.nn.Parameter(torch.ones(3))]))
+            assert one._state().events & Event.EMPTY
+            assert [str(each.message)[:26] for each in told] == ["this step had no gradients"]
+        assert told[0].filename == __file__ or told[0].filename.endswith("conftest.py")
 
 
 def the_last_bad_rank_and_its_parameter_are_named(mesh):
@@ -188,6 +195,9 @@ def a_process_group_agrees_on_plain_gradients(mesh):
         make_step(one, sgd(w=[4.0, NAN if is_last() else 4.0, 4.0]))
         assert one.step_was_skipped and one.get_scale() == 2.0
         assert one.report.bad == ({"w": 1} if is_last() else {})
+        whose = f"^Attempting to unscale FP16 gradients. {'The gradient of w' if is_last() else 'A gradient of rank 3'} is"
+        with pytest.raises((ValueError, RuntimeError), match=f"{whose} in float16: keep .* allow_fp16=True"):
+            one.unscale_(sgd(w=torch.ones(3).half() if is_last() else torch.ones(3)))
 
 
 def reports_are_merged_in_the_order_of_the_ranks(mesh):

@@ -33,7 +33,8 @@ Other policies can also guard: Policy("recommended", guard_norm=20).
 
 from . import trainers as trainers
 from ._ops import TensorScaler
+from ._replace import replace_torch
 from ._scaler import GradScaler, StallError
 from ._trace import Trace, trace
 
-__all__ = ["GradScaler", "StallError", "TensorScaler", "Trace", "trace"]
+__all__ = ["GradScaler", "StallError", "TensorScaler", "Trace", "replace_torch", "trace"]

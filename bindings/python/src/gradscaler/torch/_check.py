@@ -126,6 +126,10 @@ class Checks:
                 return True
         return False
 
+    def are_empty(self) -> bool:
+        """Returns whether no optimizer has a gradient on this rank, and none is fused, which would not be waited for."""
+        return not self.any_fused() and not any(check.gradients.order() for check in self.by_optimizer.values())
+
     def any_fused(self) -> bool:
         """Returns whether a fused optimizer decided about its step and nobody has waited for the decision."""
         return any(not isinstance(skipped, bool) for skipped in self.skipped.values())
@@ -166,7 +170,7 @@ class Call:
             if group is not None:
                 self._run([group])
                 return Check(group.report, Gradients([group]), self.memory), bool(grads)
-        found = sorted_gradients(optimizer, grads, self.want, self.names)
+        found = sorted_gradients(optimizer, grads, self.want, self.names, self.writes)
         self._run(found.groups)
         found.check_others(self.writes, self.factor, self.memory)
         if [(group.device, group.indices) for group in found.groups] == [(home, list(range(len(grads))))]:
@@ -200,11 +204,10 @@ class Call:
 
     def _refuse_fp16(self) -> None:
         index = next(i for i, grad in enumerate(gradients(self.optimizer)) if grad.dtype == torch.float16)
-        raise ValueError(
-            f"Attempting to unscale FP16 gradients. The gradient of {self.names.of(Members(self.optimizer))[index]} is "
-            "in float16: keep the parameters in float32 and run the model under torch.autocast, or pass "
-            "allow_fp16=True to GradScaler, though in place most of what scaling saved is lost again."
-        )
+        name = self.names.of(Members(self.optimizer))[index]
+        error = ValueError(f"Attempting to unscale FP16 gradients. The gradient of {name} is {_ranks.FP16_ADVICE}")
+        error.status = _ranks.IN_FP16
+        raise error
 
     def _agreed(self, grads: list[torch.Tensor], meshes: list, ranks: Any, sharded: bool) -> Check:
         """Checks as one of several ranks. A rank that fails still sends a report: no other rank waits for it."""
@@ -212,7 +215,7 @@ class Call:
         losses: list[torch.Tensor] = []
         try:
             losses = self._report_of_losses()
-            found = sorted_gradients(self.optimizer, grads, self.want, self.names)
+            found = sorted_gradients(self.optimizer, grads, self.want, self.names, self.writes)
             self._run(found.groups)
             found.check_others(self.writes, self.factor, memory)
             each = found.reports(home)
@@ -234,9 +237,18 @@ class Call:
         return check
 
 
-def sorted_gradients(optimizer: torch.optim.Optimizer, grads: list[torch.Tensor], want: int, names: Names) -> Gradients:
+def sorted_gradients(
+    optimizer: torch.optim.Optimizer, grads: list[torch.Tensor], want: int, names: Names, writes: bool
+) -> Gradients:
+    """Sorts the gradients; raises if one cannot be read or, if the call `writes`, written, before any is changed."""
+
+    def name(i: int) -> str:
+        return names.of(Members(optimizer))[i]
+
     try:
-        return Gradients.of(with_gradients(optimizer), grads, lambda i: names.of(Members(optimizer))[i], want)
+        found = Gradients.of(with_gradients(optimizer), grads, name, want)
+        found.refuse_shared(name, writes)
+        return found
     except c.Error as error:
         _explain(error, optimizer, names, range(2**31))
         raise

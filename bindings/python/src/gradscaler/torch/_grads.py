@@ -100,7 +100,8 @@ class Gradients:
 
     def __init__(self, groups: Iterable[GradientGroup] = ()) -> None:
         self.groups = list(groups)
-        self.copies: list[tuple[torch.Tensor, torch.Tensor]] = []  # tensors that are not dense, and dense copies
+        # Tensors that are not dense: their positions, and dense copies.
+        self.copies: list[tuple[int, torch.Tensor, torch.Tensor]] = []
         self.others: list[tuple[int, torch.Tensor]] = []  # tensors that only torch can multiply, and their positions
         self.others_reports: list[tuple[int, torch.Tensor]] = []
         self.segments: dict[tuple[Any, bool], list[int]] = {}  # by (mesh or None, whether this rank's copy counts)
@@ -120,6 +121,8 @@ class Gradients:
                 if tensor.dtype is torch.float16 or want & _NORM:  # adds values with the same index, which can overflow
                     parameters[i].grad = tensor = tensor.coalesce()
                 tensor = tensor._values()
+            elif tensor.layout is torch.jagged:
+                tensor = tensor.detach().values()
             tensor = self._dense(i, tensor)
             if tensor is None:
                 self.segments.setdefault((mesh, first), []).append(i)
@@ -196,13 +199,31 @@ class Gradients:
         except (c.Error, RuntimeError):
             self.others.append((index, tensor))
             return None
-        self.copies.append((tensor, copy))
+        self.copies.append((index, tensor, copy))
         return copy
+
+    @torch.no_grad()
+    def refuse_shared(self, name: Callable[[int], str], writes: bool) -> None:
+        """Raises if torch cannot multiply a tensor in place. Multiplies by 1, which changes nothing."""
+        for i, tensor in self.others:
+            try:
+                bad = torch.zeros((), dtype=torch.float32, device=tensor.device)
+                divide([tensor], bad, torch.ones_like(bad))
+            except (RuntimeError, TypeError) as error:
+                told = str(error).partition("\n")[0]
+                raise RuntimeError(
+                    f"the gradient of {name(i)} cannot be multiplied in place: give the parameter a plain tensor in "
+                    f"memory of its own, such as parameter.grad.clone(). torch says of {type(tensor).__name__}: {told}"
+                ) from None
+        for i, tensor, _ in self.copies if writes else ():
+            if torch._debug_has_internal_overlap(tensor) == 1:
+                why = "several elements have the same memory. Give it its own: parameter.grad = parameter.grad.clone()"
+                raise ValueError(f"the gradient of {name(i)} is expanded: {why}")
 
     @torch.no_grad()
     def put_back(self) -> None:
         """Writes the dense copies back into their originals."""
-        for tensor, copy in self.copies:
+        for _, tensor, copy in self.copies:
             tensor.copy_(copy)
 
     @torch.no_grad()

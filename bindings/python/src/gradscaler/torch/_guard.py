@@ -22,6 +22,7 @@ from ._torch import OptState
 _SKIPPED, OUTLIER, _CLIPPED = int(Event.SKIPPED), int(Event.OUTLIER), int(Event.CLIPPED)
 _ALIKE = 10  # equal norms in a row before the warning
 _WEIGHT = 0.1  # the weight of one step in the usual shares of the squared norm
+_MOST_KNOWN = 64  # the most optimizers with known usual shares: a program can make a new one in each step
 
 
 class Judge:
@@ -59,7 +60,7 @@ class Judge:
         clip, check = self.decision.guard_factor(), state.get("check")
         if check is not None and check.clip is not None:
             self.decision.reduce(clip, check.clip)
-        clipped = sorted_gradients(optimizer, gradients(optimizer), 0, names)
+        clipped = sorted_gradients(optimizer, gradients(optimizer), 0, names, True)
         if state["stage"] is OptState.UNSCALED:  # otherwise the next step() checks them again
             state["guarded"] = True
         clipped.multiply(clip, self.decision)
@@ -74,10 +75,12 @@ class Judge:
             squares = squares.new_zeros(indices[-1] + 1).index_copy_(0, _device.index_tensor(indices, home), squares)
         share = squares / squares.sum().clamp_min(torch.finfo(torch.float64).tiny)
         parameters = tuple(map(id, with_gradients(optimizer)))
-        known, usual = self._usual.get(id(optimizer), (None, None))
+        known, usual = self._usual.pop(id(optimizer), (None, None))
         if known != parameters or usual.shape != share.shape or usual.device != share.device:
             usual = share.clone()
-            self._usual[id(optimizer)] = parameters, usual
+        self._usual[id(optimizer)] = parameters, usual
+        if len(self._usual) > _MOST_KNOWN:
+            del self._usual[next(iter(self._usual))]
         check.shares = share, usual.clone()
 
     def remember(self, checks: dict[int, Check], memory: HostState | DeviceState) -> None:

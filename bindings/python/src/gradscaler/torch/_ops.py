@@ -18,7 +18,7 @@ import torch
 from .. import _checkpoints, _history
 from .. import _gradscaler as c
 from .._entries import Note
-from .._policy import Policy, warn_if_idle
+from .._policy import Policy, warn_if_idle, warn_of_no_gradients
 from .._report import Report, explained
 from .._structs import Event, Factor, Guard, State, Status, Want
 from . import _device
@@ -227,6 +227,12 @@ class TensorScaler:
         Call it once per step, also if the step was skipped.
         """
         _update_(self.state, self.loss_scale, self.report_tensor, self.pending, self._saved)
+        if not torch.compiler.is_compiling() and self.state.device.type == "cpu" and self._has(Event.EMPTY):
+            warn_of_no_gradients(self)
+
+    def _has(self, event: Event) -> bool:
+        """Returns whether the last update had this event. Waits for the device."""
+        return bool(self.state.view(torch.int32)[_EVENTS].item() & event)
 
     @property
     def stopped(self) -> bool:
@@ -234,7 +240,7 @@ class TensorScaler:
 
         Reading it waits for the device: do so now and then, outside of a compiled step.
         """
-        return bool(self.state.view(torch.int32)[_EVENTS].item() & Event.STOPPED)
+        return self._has(Event.STOPPED)
 
     @property
     def report(self) -> Report:

@@ -73,6 +73,10 @@ def refuse(device: Any, hysteresis: Any, unknown: Mapping[str, Any], options: It
 
 def rules_of(policy: str | Policy | None, fields: dict[str, Any], stops: bool, holds: bool | None) -> Policy:
     """Returns the policy with the numbers that were passed; if it `stops` or `holds`, with a limit on failed steps."""
+    for name in NUMBERS:
+        if isinstance(fields.get(name), bool):
+            why = "enabled is the sixth argument; write enabled=" + repr(fields[name])
+            raise TypeError(f"{name} is {fields[name]}: it must be a number; {why}")
     if fields.get("growth_factor", 2.0) <= 1.0:
         raise AssertionError("The growth factor must be > 1.0.")
     if fields.get("backoff_factor", 0.5) >= 1.0:

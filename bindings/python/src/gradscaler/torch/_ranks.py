@@ -23,6 +23,12 @@ from .._structs import Status
 from . import _device
 from ._device import OVERFLOW, SIZE, STATUS, flag, merged, nothing, words
 
+# The advice of the rank that has gradients in float16, and of all others: no other error on gradients has this status.
+IN_FP16 = Status.ERROR_DTYPE
+FP16_ADVICE = (
+    "in float16: keep the parameters in float32 and run the model under torch.autocast, or pass allow_fp16=True to "
+    "GradScaler, though in place most of what scaling saved is lost again."
+)
 _VERDICT = slice(0, STATUS + 1)
 _OF = slice(Report.digest.offset // 4, Report.loss_rank_plus_1.offset // 4 + 1)
 _LOSS = slice(Report.loss.offset // 4, Report.loss.offset // 4 + 1)
@@ -127,6 +133,8 @@ def refusal(report: Report) -> str | None:
     rank = f"rank {report.status_rank_plus_1 - 1}" if report.status_rank_plus_1 else "a rank"
     if report.status == Status.OK:
         return None
+    if report.status == IN_FP16:
+        return f"Attempting to unscale FP16 gradients. A gradient of {rank} is {FP16_ADVICE}"
     if report.status == Status.ERROR_MISMATCH:
         why = "has another policy or state than the ranks before it: load the same checkpoint on all ranks"
     else:

@@ -12,9 +12,9 @@ import torch
 
 from .. import _gradscaler as c
 from .._arguments import _number
-from .._policy import Policy, traits
+from .._policy import Policy, traits, warn_of_no_gradients
 from .._report import Report
-from .._structs import State, Status, Trait, Want
+from .._structs import Event, State, Status, Trait, Want
 from . import _device, _memory, _ranks
 from ._check import Call, Check, Checks, FoundInf
 from ._checkpoint import Checkpoints
@@ -29,6 +29,7 @@ from ._torch import Base, OptState, TorchGradScaler, call_compiled, eager, is_to
 from ._trace import Traced
 
 _NORM, _GUARDS, _NEEDS_NORM, _HOLDS = map(int, (Want.NORM, Trait.GUARDS, Trait.NEEDS_NORM, Trait.HOLDS))
+_EMPTY = int(Event.EMPTY)
 _NO_NORM = (
     "_unscale_grads_ was replaced, or called with another inverse, so nobody has taken the norm that the guard of the "
     "policy judges by: call GradScaler's with the arguments that it was called with, or take a policy without a guard"
@@ -216,9 +217,12 @@ class GradScaler(Checkpoints, Traced, Observed, Base):
         self._current("unscale_")
         state = self._per_optimizer_states[id(optimizer)]
         if state["stage"] is OptState.UNSCALED:
-            raise RuntimeError("unscale_() has already been called on this optimizer since the last update().")
+            raise RuntimeError(
+                "unscale_() has already been called on this optimizer since the last update(). Call update() at the end "
+                "of each step, also if you skip step()."
+            )
         if state["stage"] is OptState.STEPPED:
-            raise RuntimeError("unscale_() is being called after step().")
+            raise RuntimeError("unscale_() is being called after step(). Call it before step(), or update() first.")
         norm = self._check(optimizer, state, True, max_norm)
         state["stage"] = OptState.UNSCALED
         return norm
@@ -432,7 +436,11 @@ class GradScaler(Checkpoints, Traced, Observed, Base):
         if new_scale is not None:
             return
         memory.publish(self._scale, self._growth_tracker)
-        latest = memory.latest(self._checks.any_fused())
+        latest = known = memory.latest(self._checks.any_fused())
+        if latest is None and self._checks.are_empty() and not memory.captures():
+            known = memory.read()  # waits for the device, which has no work on this rank
+        if known is not None and known.events & _EMPTY:
+            warn_of_no_gradients(self)
         if self._is_guarded:
             self._guard.remember(self._checks.by_optimizer, memory)
             if latest is not None or decided is not None:

@@ -33,6 +33,7 @@ _PARTS = (  # called by torch's class or read by programs, but not public
     "amp.GradScaler._get_scale_async",
     "amp.GradScaler._get_growth_tracker",
     "_amp_foreach_non_finite_check_and_unscale_",
+    "_debug_has_internal_overlap",
     "cuda.amp.common.amp_definitely_not_available",
     "_C._dynamo.eval_frame.set_eval_frame",
     "_C._current_graph_task_id",
