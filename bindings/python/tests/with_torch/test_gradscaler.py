@@ -9,6 +9,7 @@ import json
 import math
 import operator
 import pickle
+import re
 import weakref
 from functools import partial
 
@@ -296,14 +297,13 @@ def test_a_scale_of_0_ends_training_and_says_why():
         make_step(one, optimizer)
     assert one.get_scale() == 0
     one.scale(loss)
-    why = r"scale is 0 .* parameters weight: .* the loss is not finite .* min_scale to 2\^-14"
-    with pytest.raises(StallError, match=why) as raised:
+    with pytest.raises(StallError, match=r"scale is 0 .*\. The parameters weight are not finite: go back") as raised:
         one.step(optimizer)
     assert raised.value.report.bad == {"weight": 1}
     written = scaler()
     written._scale.fill_(0.0)
     with pytest.raises(
-        StallError, match=r"last gradients have Inf or NaN in w\. the scale is 0, .* min_scale to 2\^-14"
+        StallError, match=r"last gradients have Inf or NaN in w\. The scale is 0, .* min_scale to 2\^-14"
     ):
         written.step(sgd(w=[INF]))
 
@@ -321,11 +321,68 @@ def test_a_floor_brings_a_stop_with_it_and_on_stall_is_told_instead():
     assert GradScaler("cpu", max_scale=2.0**20, min_scale=0.0)._policy.max_failed_backoffs == 0
 
 
+class Bad(torch.autograd.Function):
+    """Returns its input; its gradient is `value`."""
+
+    @staticmethod
+    def forward(context, x, value):
+        context.value = value
+        return x.clone()
+
+    @staticmethod
+    def backward(context, gradient):
+        return torch.full_like(gradient, context.value), None
+
+
+# Illness: what is done to (weight, loss, optimizer) in each step, and the sentence with the advice.
+ILLNESSES = {
+    "a bad parameter": (
+        lambda step, weight, optimizer: weight.data.fill_(NAN) is None or (weight * weight).sum(),
+        r"The parameters weight are not finite: go back to a checkpoint from before that\.",
+    ),
+    "a bad loss": (
+        lambda step, weight, optimizer: optimizer.zero_grad() or (weight * NAN).sum(),
+        r"The loss is not finite before it is scaled: look at the input and at what the model makes of it\.",
+    ),
+    "no zero_grad after an overflow": (
+        lambda step, weight, optimizer: (Bad.apply(weight, INF) if step == 0 else weight).sum(),
+        r"The gradients of weight had Inf before the last backward pass, which adds to them: call "
+        r"optimizer\.zero_grad\(\) in each step, also after a skipped step\.",
+    ),
+    "NaN made by the backward pass": (
+        lambda step, weight, optimizer: optimizer.zero_grad() or Bad.apply(weight, NAN).sum(),
+        r"The loss and the parameters are finite, and the backward pass made NaN in weight: "
+        r"GradScaler\.trace_next\(model\) finds the module\.",
+    ),
+    "the smallest scale": (
+        lambda step, weight, optimizer: optimizer.zero_grad(set_to_none=False) or Bad.apply(weight, INF).sum(),
+        r"The last gradients have Inf in weight\. 3 overflows in a row could not lower the scale, 4: lower min_scale, or "
+        r"look at the input and the loss; look first at 'weight'\.",
+    ),
+}
+
+
+@pytest.mark.parametrize("illness", ILLNESSES)
+@pytest.mark.parametrize("form", ["alone", "list"])
+def test_each_illness_of_a_stalled_training_has_its_own_advice(illness, form):
+    make_loss, sentence = ILLNESSES[illness]
+    weight = torch.nn.Parameter(torch.ones(1))
+    optimizer = torch.optim.SGD([("weight", weight)], lr=0.1)
+    one = scaler(policy=Policy("torch", min_scale=4.0, max_failed_backoffs=3))
+    with pytest.raises(StallError) as raised:
+        for step in range(9):
+            loss = make_loss(step, weight, optimizer)
+            (one.scale([loss])[0] if form == "list" else one.scale(loss)).backward()
+            make_step(one, optimizer)
+    start = r"The loss scale is 4 after \d skipped steps, and no further step can succeed\. "
+    assert re.fullmatch(start + sentence, str(raised.value)), str(raised.value)
+
+
 @pytest.mark.parametrize("form", ["alone", "list", "micro-batches"])
 def test_a_loss_that_was_nowhere_kept_is_diagnosed(form):
     weight = torch.nn.Parameter(torch.ones(1))
     optimizer, one = torch.optim.SGD([weight], lr=0.1), scaler(policy=Policy("guard", max_failed_backoffs=2))
-    with pytest.raises(StallError, match="the loss is not finite before it is scaled"):
+    with pytest.raises(StallError, match="The loss is not finite before it is scaled"):
         for _ in range(2):
             optimizer.zero_grad()
             for value in (NAN, 1.0) if form == "micro-batches" else (NAN,):
@@ -714,6 +771,14 @@ def test_metrics_a_diagnosis_and_a_history_as_those_of_the_librarys_scaler(tmp_p
     found, *_ = one.diagnose()
     assert found.kind == NoteKind.NOT_FINITE and found.endswith("look first at 'weight'")
     pickle.loads(pickle.dumps(one))
+
+
+@pytest.mark.parametrize("stepped", [False, True])
+def test_a_second_unscale_is_told_what_to_do(stepped):
+    one, optimizer = scaler(), sgd([1.0])
+    (one.step if stepped else one.unscale_)(optimizer)
+    with pytest.raises(RuntimeError, match="update\\(\\) first" if stepped else "also if you skip step"):
+        one.unscale_(optimizer)
 
 
 NAMES = [

@@ -99,7 +99,10 @@ def a_rank_without_gradients_does_not_keep_the_others_waiting(mesh):
                 parameter.grad = None
         make_step(one, torch.optim.SGD(parameters))
         assert not one.step_was_skipped and not one._state().events & Event.EMPTY
-        for kind in {}, {"process_group": dist.group.WORLD, "sharded": True}:  # only without any gradient is a step empty
+        for kind in (
+            {},
+            {"process_group": dist.group.WORLD, "sharded": True},
+        ):  # only without any gradient is a step empty
             one = scaler(**kind)
             for has_gradients in (not is_last(), True) if kind else (True,):
                 make_step(
@@ -195,7 +198,9 @@ def a_process_group_agrees_on_plain_gradients(mesh):
         make_step(one, sgd(w=[4.0, NAN if is_last() else 4.0, 4.0]))
         assert one.step_was_skipped and one.get_scale() == 2.0
         assert one.report.bad == ({"w": 1} if is_last() else {})
-        whose = f"^Attempting to unscale FP16 gradients. {'The gradient of w' if is_last() else 'A gradient of rank 3'} is"
+        whose = (
+            f"^Attempting to unscale FP16 gradients. {'The gradient of w' if is_last() else 'A gradient of rank 3'} is"
+        )
         with pytest.raises((ValueError, RuntimeError), match=f"{whose} in float16: keep .* allow_fp16=True"):
             one.unscale_(sgd(w=torch.ones(3).half() if is_last() else torch.ones(3)))
 

@@ -19,7 +19,7 @@ from . import _device, _memory, _ranks
 from ._grads import GradientGroup, Gradients, gradients, with_gradients
 from ._losses import StepLosses, is_bad
 from ._names import Members, Names, at, distinct, weak
-from ._torch import OptState
+from ._torch import OptState, eager
 
 _F16 = 1 << c.GSC_F16
 _NOTHING = Report(kind=ReportKind.TENSORS)
@@ -79,6 +79,9 @@ class Check:
             self.host_report = report
         return self.host_report
 
+    def is_capturing(self) -> bool:
+        return self._memory.captures()
+
     def rows(self, count: int) -> bytes:
         """Returns the reports of `count` gradients."""
         rows = torch.frombuffer(bytearray(bytes(_NOTHING) * count), dtype=torch.uint8).view(count, _device.SIZE)
@@ -93,6 +96,7 @@ class Checks:
         self.by_optimizer: dict[int, Check] = {}
         self.skipped: dict[int, bool | list[torch.Tensor]] = {}
         self.is_over = False  # the next check begins another step
+        self.are_stale = False  # whether the backward pass began with the bad gradients of a skipped step
 
     def begin(self) -> bool:
         """Returns whether a step begins; then drops the checks of the step before."""
@@ -101,6 +105,19 @@ class Checks:
             self.by_optimizer.clear()
             self.skipped.clear()
         return begins
+
+    def watch(self, scaled: Any) -> None:
+        """Looks for bad gradients when the backward pass of a step's first loss begins, if the last step was skipped."""
+        self.are_stale = False
+        first = scaled[0] if isinstance(scaled, list | tuple) and scaled else scaled
+        if True in self.skipped.values() and getattr(first, "requires_grad", False):
+            first.register_hook(self._find_stale)
+
+    @eager
+    def _find_stale(self, _: torch.Tensor) -> None:
+        checks = [check for check in self.by_optimizer.values() if not check.is_capturing()]
+        optimizers = [optimizer for check in checks if (optimizer := check.optimizer()) is not None]
+        self.are_stale = any(is_bad(gradient) for optimizer in optimizers for gradient in gradients(optimizer))
 
     def add(self, optimizer: torch.optim.Optimizer, check: Check) -> None:
         self.by_optimizer[id(optimizer)] = check

@@ -161,7 +161,8 @@ class Observed:
         """Raises a StallError, or passes it to on_stall; `optimizer` is the optimizer of the current step."""
         optimizers = [check.optimizer() for check in self._checks.by_optimizer.values()]
         optimizers = {id(each): each for each in [*optimizers, optimizer] if each is not None}
-        error = stalled(self._policy, state, self._reports(), self._names, self._losses.step, optimizers.values())
+        facts = self._names, self._losses.step, self._checks.are_stale
+        error = stalled(self._policy, state, self._reports(), *facts, optimizers.values())
         if self._options.on_stall is None:
             raise error
         self._options.on_stall(error)

@@ -105,15 +105,15 @@ class Losses:
 
     def __init__(self) -> None:
         self._orders = Orders()
-        self.step, self._is_over = StepLosses(self._orders), True
+        self.step, self.is_over = StepLosses(self._orders), True
 
     def end_step(self) -> None:
-        self._is_over = True
+        self.is_over = True
 
     def begin_step(self) -> StepLosses:
         """Returns the losses of the current step; there are none before its first call of scale()."""
-        if self._is_over:
-            self.step, self._is_over = StepLosses(self._orders), False
+        if self.is_over:
+            self.step, self.is_over = StepLosses(self._orders), False
             self._orders.begin_step()
         return self.step
 
@@ -142,7 +142,7 @@ class Losses:
 
     def judged(self, home: torch.device) -> torch.Tensor | None:
         """Returns the magnitudes of the judged losses of the current step as one tensor, or None."""
-        values = [] if self._is_over else [value.to(home) for value in self.step.judged.magnitudes]
+        values = [] if self.is_over else [value.to(home) for value in self.step.judged.magnitudes]
         if len(values) < 2:
             return values[0] if values else None
         return torch.stack(values)

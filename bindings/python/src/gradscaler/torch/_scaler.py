@@ -193,9 +193,12 @@ class GradScaler(Checkpoints, Traced, Observed, Base):
             return outputs * self._scale.to(
                 device=outputs.device, non_blocking=True
             )  # torch.compile cannot trace torch's own
+        begins = self._losses.is_over
         scaled = super().scale(outputs)
         if self._enabled and not compiling:
             self._losses.add(outputs, scaled, self._holds)
+            if begins:
+                self._checks.watch(scaled)
         return scaled
 
     scale.__doc__ = torch.amp.GradScaler.scale.__doc__
