@@ -4,6 +4,7 @@
 import ctypes
 import importlib.metadata
 import json
+import math
 import os
 import pickle
 import platform
@@ -144,6 +145,23 @@ def test_a_checkpoint_is_inspected_and_what_another_format_would_lose_is_told(ki
     assert folded(found["notes"][0]["message"]).startswith(folded("read as torch"))
     lost = "- growth_rule is Growth.EXACT, which the format deepspeed cannot hold\n"
     assert folded(lost) in folded(run(capsys, "inspect", path, "--as", "deepspeed")[1])
+
+
+@pytest.mark.parametrize("format", gradscaler.formats())
+def test_what_a_checkpoint_does_not_have_is_not_shown(format, capsys, tmp_path):
+    scaler, path = gradscaler.Scaler("recommended", guard_norm=9), tmp_path / "checkpoint.json"
+    for number in 3, math.inf, 4, math.inf, 5:
+        scaler.update(gradscaler.Report.of_number(number))
+    try:
+        path.write_text(json.dumps(scaler.state_dict(format)))
+    except gradscaler.Error:  # a format that saves no state
+        return
+    shown = json.loads(run(capsys, "inspect", path, "--json", "--format", format)[1])
+    found = {name: value for name, value in scaler.metrics().items() if name in shown}
+    shown = {name: value for name, value in shown.items() if name not in ("policy", "notes")}
+    assert shown == found | {"loss_scale": shown["loss_scale"]}
+    assert ("total_backoffs" in shown) is (format == "gradscaler")
+    assert ("total_overflows" in shown) is (format in ("gradscaler", "cerebras", "cerebras_cb16"))
 
 
 def test_weights_beside_a_scaler_are_not_read(capsys, tmp_path):

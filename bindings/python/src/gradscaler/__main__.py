@@ -16,7 +16,7 @@ from typing import Any
 
 import gradscaler
 
-from . import _entries, _files, _history, _plot
+from . import _checkpoints, _entries, _files, _history, _plot
 from ._policy import _FIELDS
 
 PACKAGES = {
@@ -26,6 +26,10 @@ PACKAGES = {
     "numpy": "for NumPy arrays; torch and JAX do not need it",
     "ml_dtypes": "for bfloat16 and float8 in NumPy",
 }
+
+
+# The metrics that have other names than their fields of the state.
+_FIELDS_OF = {"loss_scale": "scale", "skip": "events", "overflow": "events", "norm": "guard_value"}
 
 
 def installed(package: str) -> str:
@@ -112,22 +116,26 @@ def presets(options: argparse.Namespace) -> int:
 
 def inspect(options: argparse.Namespace) -> int:
     """shows the rules and counts of the scaler in a checkpoint; runs no code from the file"""
-    scaler, notes = load_scaler(options)
+    scaler, metrics, notes = load_scaler(options)
     if options.to:
         scaler.state_dict(options.to)
         notes = [*notes, *scaler.notes]
-    return show(options, {"policy": str(scaler.policy), **scaler.metrics()}, notes)
+    return show(options, {"policy": str(scaler.policy), **metrics}, notes)
 
 
-def load_scaler(options: argparse.Namespace) -> tuple[gradscaler.Scaler, list[Any]]:
-    """Returns a scaler with the preset of the checkpoint's format, and notes on what the checkpoint lacks."""
+def load_scaler(options: argparse.Namespace) -> tuple[gradscaler.Scaler, dict[str, Any], list[Any]]:
+    """Returns a scaler with the preset of the checkpoint's format, its metrics that the checkpoint has, and notes."""
     saved = _files.load(options.file)
     scaler = gradscaler.Scaler("none")
     notes = scaler.load_state_dict(saved, options.format, prefix=options.prefix)
     formats = [note.field for note in notes if note.kind == gradscaler.NoteKind.FORMAT]
     format = options.format or "".join(formats)
     scaler = gradscaler.Scaler(format if format in gradscaler.presets() else "recommended")
-    return scaler, list(scaler.load_state_dict(saved, options.format, prefix=options.prefix))
+    notes = list(scaler.load_state_dict(saved, options.format, prefix=options.prefix))
+    known = _checkpoints.known_fields(saved, format, options.format, options.prefix) | {"scale"}
+    known |= {"steps_since_change"} if "good_steps" in known else set()
+    metrics = scaler.metrics().items()
+    return scaler, {name: value for name, value in metrics if _FIELDS_OF.get(name, name) in known}, notes
 
 
 def draw(options: argparse.Namespace) -> int:

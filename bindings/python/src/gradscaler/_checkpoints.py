@@ -12,7 +12,7 @@ from . import _gradscaler as c
 from ._arguments import _argument_names, _short_repr
 from ._entries import Note, Path, branches, check_names, field_text, joined, note, pairs, read, tree_of
 from ._policy import _FIELDS, _GUARD_FIELDS, Policy, is_fixed, refuse_candidate, rules
-from ._structs import NoteKind, State
+from ._structs import FormatKey, KeyUse, NoteKind, State
 
 Loaded = tuple[Policy, State, list[Note]]
 _VERSION = 3  # of our own format
@@ -30,12 +30,7 @@ def load(checkpoint: Any, policy: Policy, format: str | None = None, prefix: str
     The first notes name what the checkpoint replaces in `policy`: a guard, fields that differ from the preset, a fixed
     scale.
     """
-    if isinstance(checkpoint, Mapping) and "saved" in checkpoint and "scale" not in checkpoint:  # RoundPipe's has both
-        own = _load_bytes(checkpoint)
-    else:
-        check_names(format, prefix)
-        rows = rows_of(checkpoint)
-        own = _load_own(rows, format, prefix)
+    rows, own = _rows_and_own(checkpoint, format, prefix)
     if own is not None:
         loaded, state, notes = own
     else:
@@ -46,6 +41,26 @@ def load(checkpoint: Any, policy: Policy, format: str | None = None, prefix: str
         why = f"the rules of the checkpoint move the scale; the rules of {policy.preset!r} never do"
         replaced.append(note(why, NoteKind.CHANGED, "growth_interval", loaded.growth_interval))
     return loaded, state, replaced + notes
+
+
+def _rows_and_own(checkpoint: Any, format: str | None, prefix: str | None) -> tuple[dict[Path, Any], Loaded | None]:
+    """Returns the values of a checkpoint by their paths, and what is loaded if gradscaler saved it."""
+    if isinstance(checkpoint, Mapping) and "saved" in checkpoint and "scale" not in checkpoint:  # RoundPipe's has both
+        return {}, _load_bytes(checkpoint)
+    check_names(format, prefix)
+    rows = rows_of(checkpoint)
+    return rows, _load_own(rows, format, prefix)
+
+
+def known_fields(checkpoint: Any, format: str, given: str | None, prefix: str | None) -> set[str]:
+    """Returns the fields of the state that a checkpoint has; `given` is the name of the format, if it was given."""
+    rows, own = _rows_and_own(checkpoint, given, prefix)
+    if own is not None:
+        return {name for name, _ in State._fields_}
+    names = {_entries.unnumbered(joined(path[-1:])) for path in rows}
+    keys = _entries.filled(FormatKey, c.gsc_format_keys, format)
+    saved = [key for key in keys if key.uses & KeyUse.SAVED]
+    return {key.field.decode() for key in saved if _entries.unnumbered(key.key.decode()) in names}
 
 
 def _replaced(old: Policy, new: Policy) -> list[Note]:

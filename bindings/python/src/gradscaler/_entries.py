@@ -202,11 +202,11 @@ def joined(path: Path) -> str:
 def _checkpoint_names() -> tuple[frozenset[str], frozenset[str]]:
     """Returns the keys that checkpoints have, and the keys of scales."""
     keys = [each for format in formats() for each in filled(_structs.FormatKey, c.gsc_format_keys, format)]
-    saved = [(_unnumbered(each.key.decode()), each.field) for each in keys if each.uses & KeyUse.SAVED]
+    saved = [(unnumbered(each.key.decode()), each.field) for each in keys if each.uses & KeyUse.SAVED]
     return frozenset(name for name, _ in saved), frozenset(name for name, field in saved if field == b"scale")
 
 
-def _unnumbered(name: str) -> str:
+def unnumbered(name: str) -> str:
     """Returns a name without a number at its end: some formats number their scalers."""
     return name.rstrip("0123456789").removesuffix("_")
 
@@ -224,7 +224,7 @@ class _Entries:
         number_parents = {path[:-1] for path, value in rows if isinstance(value, numbers.Real)}
         names, scales = _checkpoint_names() if saved else (None, frozenset())
         for path, value in rows:
-            name = _unnumbered(path[-1] if type(path[-1]) is str else joined(path[-1:]))
+            name = unnumbered(path[-1] if type(path[-1]) is str else joined(path[-1:]))
             if type(value) is bool and name in scales:
                 value = _UnreadValue(value, str(value))
             elif type(value) is int and _rounded(value) is None:

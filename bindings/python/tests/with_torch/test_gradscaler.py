@@ -356,8 +356,8 @@ ILLNESSES = {
     ),
     "the smallest scale": (
         lambda step, weight, optimizer: optimizer.zero_grad(set_to_none=False) or Bad.apply(weight, INF).sum(),
-        r"The last gradients have Inf in weight\. 3 overflows in a row could not lower the scale, 4: lower min_scale, or "
-        r"look at the input and the loss; look first at 'weight'\.",
+        r"The last gradients have Inf in weight\. 3 overflows in a row could not lower the scale, 4: lower min_scale, "
+        r"or look at the input and the loss; look first at 'weight'\.",
     ),
 }
 
@@ -552,6 +552,53 @@ def test_a_checkpoint_of_another_framework_is_recognised_nested_or_not_and_writt
     assert reference.loss_scale == 128.0
     if format == "megatron":
         assert one.notes and state.keys() == {"scale", "growth_tracker", "hysteresis_tracker"}
+
+
+@pytest.mark.parametrize("options", [{}, {"policy": "recommended"}])
+def test_totals_survive_in_a_dict_that_torch_and_a_safe_loader_read(options, tmp_path):
+    one, path = scaler(**options), tmp_path / "scaler.pt"
+    steps(one, 0, 1, 1, 0)
+    torch.save(one.state_dict(), path)
+    saved = torch.load(path, weights_only=True)
+    assert json.loads(json.dumps(saved)) == one.state_dict()
+    for each in GradScaler("cpu", **options), gradscaler.Scaler(), TensorScaler():
+        each.load_state_dict(saved)
+        assert contents(each)[2] == bytes(one._state())
+    torch.amp.GradScaler("cpu").load_state_dict(saved)
+
+
+OTHER_RULES = {"policy": "recommended", "min_scale": 0.25}
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+@pytest.mark.filterwarnings("ignore:the checkpoint replaces")
+@pytest.mark.parametrize("form", ["object", "dict"])
+@pytest.mark.parametrize(("saver", "receiver"), [
+    (lambda: torch.amp.GradScaler("cpu", 512.0), {}),
+    (lambda: torch.amp.GradScaler("cpu", 512.0), OTHER_RULES),
+    (lambda: scaler(512.0), {}),
+    (lambda: scaler(512.0), OTHER_RULES),
+    (lambda: scaler(512.0, **OTHER_RULES), {}),
+    (lambda: scaler(512.0, **OTHER_RULES), OTHER_RULES),
+])  # fmt: skip
+def test_a_loader_that_plans_by_the_receivers_dict_loads_what_load_state_dict_does(saver, receiver, form, tmp_path):
+    import torch.distributed.checkpoint as dcp
+
+    one, direct, planned = saver(), scaler(**receiver), scaler(**receiver)
+    begun(one)
+    if isinstance(one, GradScaler):
+        steps(one, 1, 0)
+    steps(planned, 1)
+    direct.load_state_dict(one.state_dict())
+    nested = {"app": {"scaler": one.state_dict()}, "step": torch.ones(())}
+    dcp.save(nested if form == "dict" else {"scaler": one}, checkpoint_id=tmp_path)
+    if form == "object":
+        dcp.load({"scaler": planned}, checkpoint_id=tmp_path)
+    else:
+        app = {"app": {"scaler": planned.state_dict()}, "step": torch.zeros(())}
+        dcp.load(app, checkpoint_id=tmp_path)
+        planned.load_state_dict(app["app"]["scaler"])
+    assert contents(planned) == contents(direct) and direct.get_scale() == one.get_scale()
 
 
 CLASSES = {"GradScaler": lambda: GradScaler("cpu"), "Scaler": gradscaler.Scaler, "TensorScaler": TensorScaler}

@@ -277,7 +277,7 @@ def plain(value):
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return float(value).hex()
     if isinstance(value, dict):
-        return "dict", [(plain(key), plain(v)) for key, v in value.items()]
+        return "dict", [(plain(key), plain(v)) for key, v in value.items() if key != "gradscaler"]
     if isinstance(value, (list, tuple, set)):
         return type(value).__name__, [plain(v) for v in value]
     if inspect.isgenerator(value) or isinstance(value, map):

@@ -107,7 +107,7 @@ class Checks:
         return begins
 
     def watch(self, scaled: Any) -> None:
-        """Looks for bad gradients when the backward pass of a step's first loss begins, if the last step was skipped."""
+        """After a skipped step, looks for bad gradients when the backward pass of the next loss begins."""
         self.are_stale = False
         first = scaled[0] if isinstance(scaled, list | tuple) and scaled else scaled
         if True in self.skipped.values() and getattr(first, "requires_grad", False):
@@ -144,7 +144,7 @@ class Checks:
         return False
 
     def are_empty(self) -> bool:
-        """Returns whether no optimizer has a gradient on this rank, and none is fused, which would not be waited for."""
+        """Returns whether this rank has no gradient, and no fused optimizer, which would not be waited for."""
         return not self.any_fused() and not any(check.gradients.order() for check in self.by_optimizer.values())
 
     def any_fused(self) -> bool:
@@ -222,7 +222,7 @@ class Call:
     def _refuse_fp16(self) -> None:
         index = next(i for i, grad in enumerate(gradients(self.optimizer)) if grad.dtype == torch.float16)
         name = self.names.of(Members(self.optimizer))[index]
-        error = ValueError(f"Attempting to unscale FP16 gradients. The gradient of {name} is {_ranks.FP16_ADVICE}")
+        error = ValueError(f"Attempting to unscale FP16 gradients. The gradient of {name} {_ranks.FP16_ADVICE}")
         error.status = _ranks.IN_FP16
         raise error
 

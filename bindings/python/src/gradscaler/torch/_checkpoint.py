@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import copy
 import operator
+import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import ItemsView, Mapping, Sequence
 from typing import Any
 
 from .. import _checkpoints
@@ -20,7 +22,27 @@ from ._options import NUMBERS, Options
 _RULES = NUMBERS[1:]
 _NOT_SAVED = ("_options", "_is_guarded", "_holds", "_wants", "_memory", "_checks", "_guard", "_names", "_losses")
 _ENTRIES = ("scale", *_RULES, "_growth_tracker")
-_OURS = "gradscaler"  # a sixth entry, present if the rules are not torch's
+_OURS = "gradscaler"  # a sixth entry, with all rules and counts
+
+
+class _Saved(dict):
+    """A state_dict() that a loader can plan by although the checkpoint is torch's and has no sixth entry.
+
+    torch.distributed.checkpoint reads the keys that the receiver's dict has, and fails if one is not there. Nothing
+    else tells the receiver what a checkpoint has, so this dict looks at the loader's metadata when it gives its items.
+    """
+
+    def items(self) -> ItemsView:
+        frame = sys._getframe(1) if "torch.distributed.checkpoint" in sys.modules else None
+        while frame is not None and frame.f_code.co_name != "set_up_planner":
+            frame = frame.f_back
+        keys = getattr(frame and frame.f_locals.get("metadata"), "state_dict_metadata", None)
+        if keys and not any(key.rpartition(".")[2] == _OURS for key in keys):
+            self.pop(_OURS, None)
+        return super().items()
+
+    def __reduce__(self) -> tuple:
+        return OrderedDict, (), None, None, iter(super().items())  # torch.load refuses to make other classes
 
 
 class Checkpoints:
@@ -29,7 +51,7 @@ class Checkpoints:
     notes: Sequence[Note] = ()
 
     def state_dict(self, format: str | None = None, *, prefix: str | None = None) -> dict[str, Any]:
-        """Returns torch's five entries. If the rules are not torch's, a sixth entry has them; torch ignores it.
+        """Returns torch's five entries, and a sixth with all rules and counts, which torch ignores.
 
         format: one of gradscaler.formats(): that framework can continue from the dict, and `notes` has sentences on
             what the format cannot hold
@@ -41,8 +63,9 @@ class Checkpoints:
         current = self._state()
         if format is not None:
             state, self.notes = _checkpoints.save(self._policy, current, format, prefix)
-        elif self._policy.differences("torch").keys() - set(NUMBERS):
-            state["gradscaler"] = f"{self._policy.preset}:{c.gsc_state_save(self._policy, current).hex()}"
+        else:
+            state = _Saved(state)
+            state[_OURS] = f"{self._policy.preset}:{c.gsc_state_save(self._policy, current).hex()}"
         return state
 
     def load_state_dict(
@@ -147,11 +170,11 @@ def load(
 
 def _of_torch(state_dict: Mapping[str, Any], policy: Policy) -> tuple[Policy, State]:
     """Returns the rules and state in torch's five entries and our sixth; `policy` has the rules that they lack."""
-    state = None
+    state, policy = None, policy.replace()
     if _OURS in state_dict:
-        policy, state = _checkpoints.from_hex(state_dict[_OURS], f"state_dict[{_OURS!r}]")
-    else:
-        policy = policy.replace()
+        saved, state = _checkpoints.from_hex(state_dict[_OURS], f"state_dict[{_OURS!r}]")
+        if saved.differences("torch").keys() - set(NUMBERS):  # else they are in torch's entries
+            policy = saved
     for field in _RULES:
         try:
             if state_dict[field] == 0 and field != "growth_interval":

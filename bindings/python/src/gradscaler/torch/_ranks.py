@@ -26,7 +26,7 @@ from ._device import OVERFLOW, SIZE, STATUS, flag, merged, nothing, words
 # The advice of the rank that has gradients in float16, and of all others: no other error on gradients has this status.
 IN_FP16 = Status.ERROR_DTYPE
 FP16_ADVICE = (
-    "in float16: keep the parameters in float32 and run the model under torch.autocast, or pass allow_fp16=True to "
+    "is in float16: keep the parameters in float32 and run the model under torch.autocast, or pass allow_fp16=True to "
     "GradScaler, though in place most of what scaling saved is lost again."
 )
 _VERDICT = slice(0, STATUS + 1)
@@ -134,7 +134,7 @@ def refusal(report: Report) -> str | None:
     if report.status == Status.OK:
         return None
     if report.status == IN_FP16:
-        return f"Attempting to unscale FP16 gradients. A gradient of {rank} is {FP16_ADVICE}"
+        return f"Attempting to unscale FP16 gradients. A gradient of {rank} {FP16_ADVICE}"
     if report.status == Status.ERROR_MISMATCH:
         why = "has another policy or state than the ranks before it: load the same checkpoint on all ranks"
     else:

@@ -221,8 +221,8 @@ class GradScaler(Checkpoints, Traced, Observed, Base):
         state = self._per_optimizer_states[id(optimizer)]
         if state["stage"] is OptState.UNSCALED:
             raise RuntimeError(
-                "unscale_() has already been called on this optimizer since the last update(). Call update() at the end "
-                "of each step, also if you skip step()."
+                "unscale_() has already been called on this optimizer since the last update(). "
+                "Call update() at the end of each step, also if you skip step()."
             )
         if state["stage"] is OptState.STEPPED:
             raise RuntimeError("unscale_() is being called after step(). Call it before step(), or update() first.")
