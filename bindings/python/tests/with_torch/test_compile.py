@@ -271,7 +271,6 @@ def test_what_is_compiled_with_torchs_class_gives_the_same_with_ours(optimizer, 
     assert theirs[0] == 1024.0
 
 
-<<<<<<< HEAD
 def test_a_tensor_scaler_answers_with_the_names_that_all_scalers_have(tmp_path):
     scaler, one = TensorScaler("torch"), Scaler("torch")
     assert all(set(dir(kind)) >= OBSERVED for kind in (TensorScaler, GradScaler, Scaler))
@@ -287,7 +286,8 @@ def test_a_tensor_scaler_answers_with_the_names_that_all_scalers_have(tmp_path):
                 scaler.update()
             history.add(scaler.metrics())
     assert _history.read(tmp_path / "run.csv")["total_overflows"] == [0, 1] and "1 NaN" in scaler.reason
-=======
+
+
 def test_the_first_update_without_any_gradient_is_warned_of():
     scaler = TensorScaler("torch")
     with pytest.warns(UserWarning, match="this step had no gradients") as told:
@@ -295,4 +295,3 @@ def test_the_first_update_without_any_gradient_is_warned_of():
             scaler.unscale_([None])
             scaler.update()
     assert len(told) == 1 and told[0].filename == __file__
->>>>>>> 59eadfc (torch: no gradient is lost silently or named by nobody)

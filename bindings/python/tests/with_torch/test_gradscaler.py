@@ -362,6 +362,7 @@ ILLNESSES = {
 }
 
 
+@pytest.mark.wording
 @pytest.mark.parametrize("illness", ILLNESSES)
 @pytest.mark.parametrize("form", ["alone", "list"])
 def test_each_illness_of_a_stalled_training_has_its_own_advice(illness, form):

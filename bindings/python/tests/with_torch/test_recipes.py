@@ -38,7 +38,8 @@ def test_the_same_bits_as_with_torchs_class(name, monkeypatch):
     theirs, their_loss, their_scaler = trained(train, torch.amp.GradScaler)
     ours, loss, scaler = trained(train, GradScaler)
     assert all(map(torch.equal, ours, theirs))
-    assert (loss, scaler.state_dict()) == (their_loss, their_scaler.state_dict())
+    state = {name: value for name, value in scaler.state_dict().items() if name != "gradscaler"}
+    assert (loss, state) == (their_loss, their_scaler.state_dict())
     assert scaler.get_scale() < 2.0**24 or name == "policy_gradient"  # there were overflows; its gradients are small
 
 
