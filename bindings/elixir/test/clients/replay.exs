@@ -4,7 +4,7 @@ Code.require_file("settings.exs", __DIR__)
 defmodule Replay do
   alias GradScaler.Report
 
-  @report %Report{kind: :tensors, measured: [:norm, :amax, :underflow]}
+  @report %Report{kind: :tensors, elements: 1, measured: [:norm, :amax, :underflow]}
 
   def run do
     for line <- IO.stream(:stdio, :line), do: line |> answer() |> IO.puts()
