@@ -277,7 +277,7 @@ def test_a_tensor_scaler_answers_with_the_names_that_all_scalers_have(tmp_path):
     assert (scaler.metrics(), scaler.reason, scaler.report.bad) == (one.metrics(), "", {})
     with scaler.history(tmp_path / "run.csv") as history:
         for bad in 1.0, math.nan:
-            gradients = [torch.ones(2), torch.tensor([1.0, bad])]
+            gradients = [torch.ones(4), torch.tensor([bad])]
             one.update(report := Report.merge([one.measure(gradients, want=Want.NORM)]))
             scaler.unscale_(gradients)
             for _ in "before and after the update":

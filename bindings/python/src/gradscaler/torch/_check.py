@@ -16,7 +16,7 @@ from .._policy import Policy
 from .._report import Report
 from .._structs import Evidence, ReportKind, Status
 from . import _device, _memory, _ranks
-from ._grads import GradientGroup, Gradients, gradients, with_gradients
+from ._grads import GradientGroup, Gradients, gradients, group_of, with_gradients
 from ._losses import StepLosses, is_bad
 from ._names import Members, Names, at, distinct, weak
 from ._torch import OptState, eager
@@ -169,7 +169,7 @@ class Call:
 
     def run(self, ranks: Any, sharded: bool) -> tuple[Check, bool]:
         """Returns the check, and whether this rank or another rank of its group has gradients."""
-        optimizer, home, meshes = self.optimizer, self.memory.home, ()
+        optimizer, memory, meshes = self.optimizer, self.memory, ()
         grads = gradients(optimizer)
         if _ranks.possible():
             parameters = [p for group in optimizer.param_groups for p in group["params"]]
@@ -181,18 +181,18 @@ class Call:
             return self._agreed(grads, meshes, ranks, sharded), True
         if c.kinds(grads) <= _device.PLAIN:
             try:
-                group = GradientGroup(home, grads, range(len(grads)))
-            except c.Error:
+                group = group_of(memory.home, grads, range(len(grads)), memory)
+            except ValueError:
                 group = None  # some are on another device, or not dense
             if group is not None:
                 self._run([group])
                 return Check(group.report, Gradients([group]), self.memory), bool(grads)
-        found = sorted_gradients(optimizer, grads, self.want, self.names, self.writes)
+        found = sorted_gradients(optimizer, grads, self.want, self.names, self.writes, memory)
         self._run(found.groups)
-        found.check_others(self.writes, self.factor, self.memory)
-        if [(group.device, group.indices) for group in found.groups] == [(home, list(range(len(grads))))]:
+        found.check_others(self.writes, self.factor, memory)
+        if [(group.device, group.indices) for group in found.groups] == [(memory.home, list(range(len(grads))))]:
             return Check(found.groups[0].report, found, self.memory), True
-        report = _device.merged(torch.cat([found.reports(home), *self._report_of_losses()]), self.policy)
+        report = _device.merged(torch.cat([found.reports(memory.table), *self._report_of_losses()]), self.policy)
         return Check(self.memory.report(report), found, self.memory), True
 
     def _run(self, groups: Iterable[GradientGroup]) -> None:
@@ -202,8 +202,7 @@ class Call:
         for group in groups:
             try:
                 losses = self.losses if group.device == self.memory.home else None
-                factor = self.memory.factor_on(self.factor, group.device)
-                group.run(self.writes, factor, self.policy, self.want, losses)
+                group.run(self.writes, self.factor, self.memory, self.policy, self.want, losses)
             except c.Error as error:
                 _explain(error, self.optimizer, self.names, group.indices)
                 raise
@@ -214,8 +213,9 @@ class Call:
         """Returns a row with the report of the losses, if they are given."""
         if self.losses is None:
             return []
-        group = GradientGroup(self.memory.home, [], ())
-        group.run(False, self.factor, self.policy, 0, self.losses)
+        table = self.memory.table
+        group = GradientGroup(table, [], ())
+        group.run(False, self.factor, self.memory, self.policy, 0, self.losses.to(table))
         host = isinstance(group.report, Report)
         return [(torch.frombuffer(group.report, dtype=torch.uint8) if host else group.report).view(1, -1)]
 
@@ -228,11 +228,11 @@ class Call:
 
     def _agreed(self, grads: list[torch.Tensor], meshes: list, ranks: Any, sharded: bool) -> Check:
         """Checks as one of several ranks. A rank that fails still sends a report: no other rank waits for it."""
-        memory, home, found, failed, parts = self.memory, self.memory.home, None, None, {}
+        memory, home, found, failed, parts = self.memory, self.memory.table, None, None, {}
         losses: list[torch.Tensor] = []
         try:
             losses = self._report_of_losses()
-            found = sorted_gradients(self.optimizer, grads, self.want, self.names, self.writes)
+            found = sorted_gradients(self.optimizer, grads, self.want, self.names, self.writes, memory)
             self._run(found.groups)
             found.check_others(self.writes, self.factor, memory)
             each = found.reports(home)
@@ -255,7 +255,12 @@ class Call:
 
 
 def sorted_gradients(
-    optimizer: torch.optim.Optimizer, grads: list[torch.Tensor], want: int, names: Names, writes: bool
+    optimizer: torch.optim.Optimizer,
+    grads: list[torch.Tensor],
+    want: int,
+    names: Names,
+    writes: bool,
+    memory: _memory.HostState | _memory.DeviceState,
 ) -> Gradients:
     """Sorts the gradients; raises if one cannot be read or, if the call `writes`, written, before any is changed."""
 
@@ -263,7 +268,7 @@ def sorted_gradients(
         return names.of(Members(optimizer))[i]
 
     try:
-        found = Gradients.of(with_gradients(optimizer), grads, name, want)
+        found = Gradients.of(with_gradients(optimizer), grads, name, want, memory)
         found.refuse_shared(name, writes)
         return found
     except c.Error as error:

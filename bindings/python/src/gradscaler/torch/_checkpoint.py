@@ -16,7 +16,7 @@ from .. import _gradscaler as c
 from .._entries import Note
 from .._policy import Policy, is_fixed, policy_of, rules
 from .._structs import State, Status
-from ._memory import HostState, initial_state, rounded, start, with_scale
+from ._memory import HostState, initial_state, rounded, with_scale
 from ._options import NUMBERS, Options
 
 _RULES = NUMBERS[1:]
@@ -96,7 +96,7 @@ class Checkpoints:
         if self._scale is None:
             self._memory = HostState(state)
         else:
-            self._memory = start(state, self._scale.device)
+            self._memory = self._start(state, self._scale)
             self._memory.publish(self._scale, self._growth_tracker)
         return notes
 

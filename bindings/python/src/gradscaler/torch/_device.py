@@ -4,6 +4,9 @@
 from __future__ import annotations
 
 import ctypes
+import functools
+import os
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,15 +26,29 @@ _PARTS = int(MergeKind.SHARDS)
 
 
 def ordinal(device: torch.device) -> int | None:
-    """Returns the number of a CUDA device, or None for the host."""
+    """Returns the number of an NVIDIA device, or None for the host and for other devices."""
     if device == CPU or device.type == "cpu":  # the first is fast
         return None
     if device.type == "cuda" and torch.version.hip is None:
         return torch.cuda.current_device() if device.index is None else device.index
-    raise NotImplementedError(
-        f"gradscaler.torch runs on the CPU and on NVIDIA's CUDA devices, not on {device}: "
-        "use torch.amp.GradScaler there"
-    )
+    return None
+
+
+@functools.cache
+def uses_torch(device: torch.device) -> bool:
+    """Returns whether only torch's operations reach the gradients on a device: the core has no kernels for it."""
+    if os.environ.get("GSC_TORCH_PATH") == "torch":
+        return True
+    number = ordinal(device)
+    if number is None:
+        return device.type != "cpu"
+    try:
+        _cuda.device(number)
+    except c.Error as error:
+        why = f"gradscaler's kernels cannot run on {device} ({error})"
+        warnings.warn(f"{why}: torch's operations unscale the gradients there", stacklevel=2)
+        return True
+    return False
 
 
 def stream(number: int) -> int:

@@ -16,9 +16,11 @@ from .._structs import ReportKind, Want
 from . import _device, _ranks
 from ._device import KIND, MEASURED, SIZE, flag, words
 from ._memory import DeviceState, HostState
+from ._plain import PlainGroup, fits, widest
 from ._torch import divide
 
 _NORM = int(Want.NORM)
+Memory = HostState | DeviceState
 
 
 def gradients(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
@@ -50,7 +52,10 @@ class GradientGroup:
         self.device, self.indices, self.tensors, self.held = device, indices, tensors, _device.hold(tensors, device)
         self.dtypes, self.size = c.summary(self.held)
 
-    def run(self, writes: bool, factor: Any, policy: Policy, want: int, losses: torch.Tensor | None = None) -> None:
+    def run(
+        self, writes: bool, factor: Any, memory: Memory, policy: Policy, want: int, losses: torch.Tensor | None = None
+    ) -> None:
+        factor = memory.factor_on(factor, self.device)
         count, options = len(self.indices), {"policy": policy, "want": want}
         if losses is not None:
             options["loss"] = _device.hold([losses], self.device)
@@ -70,7 +75,8 @@ class GradientGroup:
             base._spare_buffers.append(self.per_tensor)
             self.per_tensor = None
 
-    def multiply(self, factor: Any) -> None:
+    def multiply(self, factor: Any, memory: Memory) -> None:
+        factor = memory.factor_on(factor, self.device)
         c.gsc_unscale(_device.on(self.device, self.size, self.held, {}), factor, self.held, None, None)
 
     def reports(self, home: torch.device) -> torch.Tensor:
@@ -87,6 +93,22 @@ class GradientGroup:
         return zip(self.indices, base._bad_per_array(each, len(self.indices)), strict=True)
 
 
+def group_of(
+    device: torch.device, tensors: list[torch.Tensor], indices: Sequence[int], memory: Memory
+) -> GradientGroup | PlainGroup:
+    """Makes a group; raises ValueError if a tensor is on another device, not dense, or shares memory."""
+    return (PlainGroup if memory.uses_torch(device) else GradientGroup)(device, tensors, indices)
+
+
+def _place(tensor: torch.Tensor) -> tuple:
+    """Returns what only tensors on the same memory have in common."""
+    try:
+        address = tensor.data_ptr()
+    except RuntimeError:  # the device does not tell
+        address = 0
+    return address or id(tensor), tensor.dtype, tensor.shape, tensor.stride()
+
+
 def _set_tensors(rows: torch.Tensor, indices: Any) -> None:
     """Writes the positions of the gradients into the reports of those that are not finite."""
     counts = rows.view(torch.int64)
@@ -98,7 +120,7 @@ def _set_tensors(rows: torch.Tensor, indices: Any) -> None:
 class Gradients:
     """The gradients of an optimizer, sorted by device, mesh and kind of memory."""
 
-    def __init__(self, groups: Iterable[GradientGroup] = ()) -> None:
+    def __init__(self, groups: Iterable[GradientGroup | PlainGroup] = ()) -> None:
         self.groups = list(groups)
         # Tensors that are not dense: their positions, and dense copies.
         self.copies: list[tuple[int, torch.Tensor, torch.Tensor]] = []
@@ -108,7 +130,12 @@ class Gradients:
 
     @classmethod
     def of(
-        cls, parameters: list[torch.Tensor], grads: list[torch.Tensor], name: Callable[[int], str], want: int
+        cls,
+        parameters: list[torch.Tensor],
+        grads: list[torch.Tensor],
+        name: Callable[[int], str],
+        want: int,
+        memory: Memory,
     ) -> Gradients:
         self = cls()
         by_device: dict[torch.device, tuple[list[torch.Tensor], list[int]]] = {}
@@ -123,22 +150,22 @@ class Gradients:
                 tensor = tensor._values()
             elif tensor.layout is torch.jagged:
                 tensor = tensor.detach().values()
-            tensor = self._dense(i, tensor)
+            tensor = self._dense(i, tensor, memory)
             if tensor is None:
                 self.segments.setdefault((mesh, first), []).append(i)
                 continue
             if tensor.numel():
-                memory = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
-                if memory in taken:
+                place = _place(tensor)
+                if place in taken:
                     continue
-                taken.add(memory)
+                taken.add(place)
             self.segments.setdefault((mesh, first), []).append(i)
             tensors, indices = by_device.setdefault(tensor.device, ([], []))
             tensors.append(tensor)
             indices.append(i)
         for device, (tensors, indices) in by_device.items():
             try:
-                self.groups.append(GradientGroup(device, tensors, indices))
+                self.groups.append(group_of(device, tensors, indices, memory))
             except c.Error as error:
                 if error.index >= 0:
                     error.index = indices[error.index]
@@ -171,7 +198,7 @@ class Gradients:
     def multiply(self, factor: Any, memory: HostState | DeviceState) -> None:
         """Multiplies all gradients, also the tensors that only torch can multiply, by the inverse of a factor."""
         for group in self.groups:
-            group.multiply(memory.factor_on(factor, group.device))
+            group.multiply(factor, memory)
         with torch.no_grad():
             for _, other in self.others:
                 inverse = memory.inverse(factor)
@@ -183,9 +210,14 @@ class Gradients:
         for group in self.groups:
             group.release(read)
 
-    def _dense(self, index: int, tensor: torch.Tensor) -> torch.Tensor | None:
+    def _dense(self, index: int, tensor: torch.Tensor, memory: Memory) -> torch.Tensor | None:
         """Returns the tensor, or a dense copy for the call; None if only torch can multiply it."""
-        if type(tensor) not in _device.PLAIN or tensor.device.type not in ("cpu", "cuda"):
+        if memory.uses_torch(tensor.device) and fits(tensor):
+            return tensor
+        if memory.uses_torch(tensor.device) and tensor.layout is torch.strided and tensor.is_neg():
+            self.copies.append((index, tensor, tensor.detach().resolve_neg().resolve_conj()))
+            return self.copies[-1][2]
+        if type(tensor) not in _device.PLAIN or memory.uses_torch(tensor.device):
             self.others.append((index, tensor))
             return None
         try:
@@ -231,14 +263,14 @@ class Gradients:
         """Reports on the tensors that only torch can multiply; if `writes`, multiplies them by the factor's inverse."""
         if not self.others:
             return
-        inverse = torch.as_tensor(memory.inverse(factor), dtype=torch.float32, device=memory.home)
+        inverse = torch.as_tensor(memory.inverse(factor), dtype=torch.float32, device=memory.table)
         scaled_by = 1.0 if writes else inverse
         inverse = inverse if writes else torch.ones_like(inverse)
         for i, tensor in self.others:
             bad = torch.zeros((), dtype=torch.float32, device=tensor.device)
             divide([tensor], bad, inverse.to(tensor.device))
             values = tensor.detach()
-            finite = torch.where(torch.isfinite(values), values, 0).abs().double() * scaled_by
+            finite = torch.where(torch.isfinite(values), values, 0).abs().to(widest(tensor.device)) * scaled_by
             report = torch.zeros(SIZE, dtype=torch.uint8, device=inverse.device)
             counts, doubles = report.view(torch.int64), report.view(torch.float64)
             counts[Report.elements.offset // 8] = values.numel()

@@ -60,7 +60,7 @@ class Judge:
         clip, check = self.decision.guard_factor(), state.get("check")
         if check is not None and check.clip is not None:
             self.decision.reduce(clip, check.clip)
-        clipped = sorted_gradients(optimizer, gradients(optimizer), 0, names, True)
+        clipped = sorted_gradients(optimizer, gradients(optimizer), 0, names, True, self.decision)
         if state["stage"] is OptState.UNSCALED:  # otherwise the next step() checks them again
             state["guarded"] = True
         clipped.multiply(clip, self.decision)

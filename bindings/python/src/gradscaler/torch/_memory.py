@@ -29,10 +29,6 @@ _LOSS = Report.loss.offset // 4
 _INVERSE, _INVERSE_F32 = Factor.inverse.offset // 8, Factor.inverse_f32.offset // 4
 
 
-def start(state: State, home: torch.device) -> HostState | DeviceState:
-    return HostState(state) if _device.ordinal(home) is None else DeviceState(state, home)
-
-
 def initial_state(policy: Policy) -> State:
     state = State()
     c.gsc_state_init(None, policy, state)
@@ -63,7 +59,7 @@ def is_usable(state: State) -> bool:
 
 
 class HostState:
-    home = CPU
+    home = table = CPU  # `table`: where reports are rows of bytes
 
     def __init__(self, state: State) -> None:
         self.words, self._published = state, math.nan  # the scale that torch's tensor has
@@ -128,6 +124,10 @@ class HostState:
     def refusal(self) -> torch.Tensor:
         """Returns 1.0 if the last update refused the step, else 0.0, like found_inf."""
         return (~self.has_none_of(_SKIPPED)).float()
+
+    def uses_torch(self, device: torch.device) -> bool:
+        """Returns whether torch's operations unscale the gradients on a device."""
+        return _device.uses_torch(device)
 
     def factor(self, rounds: bool) -> Factor:
         """Returns the factor to unscale by. `rounds`: with the inverse in float32, by which torch multiplies."""
@@ -220,7 +220,8 @@ class HostState:
 class DeviceState:
     def __init__(self, state: State | torch.Tensor, home: torch.device) -> None:
         made = isinstance(state, torch.Tensor)
-        self.home, self.words = home, state if made else torch.frombuffer(state, dtype=torch.uint8).to(home)
+        self.home = self.table = home
+        self.words = state if made else torch.frombuffer(state, dtype=torch.uint8).to(home)
         self._state_copy: _cuda.HostCopy | None = None  # the state after an earlier update
         self._is_copy_current = False  # False after set_scale: the copy has the old scale
 
@@ -299,6 +300,9 @@ class DeviceState:
 
     def refusal(self) -> torch.Tensor:
         return (~self.has_none_of(_SKIPPED)).float()
+
+    def uses_torch(self, device: torch.device) -> bool:
+        return _device.uses_torch(device)
 
     def factor(self, rounds: bool) -> torch.Tensor:
         words = self.words[:FACTOR].clone()

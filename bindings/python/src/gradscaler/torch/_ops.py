@@ -23,10 +23,11 @@ from .._report import Report, explained
 from .._structs import Event, Factor, Guard, State, Status, Want
 from . import _device
 from ._device import FACTOR, FOUND, OVERFLOW, data, merged, nothing, on, words
-from ._grads import GradientGroup
+from ._grads import group_of
 from ._memory import DeviceState
 from ._options import with_fields
-from ._stall import stall_error
+from ._plain import PlainState
+from ._stall import StallError, stall_error
 
 _NORM = int(Want.NORM)
 _SCALE, _SQUARES = Factor.scale_f32.offset // 4, Report.sum_squares.offset // 8
@@ -70,42 +71,69 @@ def _unscale_(
     loss_finite: torch.Tensor | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     _check(gradients, state)
-    group, options = (
-        GradientGroup(state.device, gradients, range(len(gradients))),
-        {"policy": _policy(policy), "want": want | _NORM},
-    )
-    if loss_finite is not None:  # 1 / False is Inf
-        options["loss"] = _device.hold([loss_finite.to(state.device).float().reciprocal()], state.device)
-    own = torch.empty_like(report)
+    device, fields = state.device, (policy, want, max_norm, loss_finite)
+    if not _device.uses_torch(device):
+        return _unscale(gradients, device, state, report, pending, *fields)
+    on_host = [each.to(_device.CPU) for each in (state, report, pending)]
+    found, norm = _unscale(gradients, device, *on_host, *fields)
+    report.copy_(on_host[1])
+    pending.copy_(on_host[2])
+    return found.to(device), norm.to(device)
+
+
+def _unscale(
+    gradients: list[torch.Tensor],
+    device: torch.device,
+    state: torch.Tensor,
+    report: torch.Tensor,
+    pending: torch.Tensor,
+    policy: str,
+    want: int,
+    max_norm: float,
+    loss_finite: torch.Tensor | None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Unscales gradients on `device`; the other tensors are there, or on the host if torch's operations unscale."""
+    rules, by_torch = _policy(policy), _device.uses_torch(device)
+    memory = PlainState(State.from_bytes(data(state)), device, False) if by_torch else DeviceState(state, device)
+    group = group_of(device, gradients, range(len(gradients)), memory)
+    losses = None  # 1 / False is Inf
+    if loss_finite is not None:
+        losses = loss_finite.to(device).float().reciprocal()
+    if by_torch and not memory.is_usable():
+        raise _stalled(rules, state, report)
     try:
-        c.gsc_unscale(on(state.device, group.size, group.held, options), state[:FACTOR], group.held, options, own)
+        group.run(True, memory.factor(False) if by_torch else state[:FACTOR], memory, rules, want | _NORM, losses)
     except c.Error as error:
         if error.status != Status.ERROR_FACTOR:
             raise
-        state, last = State.from_buffer_copy(data(state)), Report.from_bytes(data(report))
-        raise stall_error(options["policy"], state, last) from None
+        raise _stalled(rules, state, report) from None
+    own = torch.frombuffer(group.report, dtype=torch.uint8) if isinstance(group.report, Report) else group.report
     norm = torch.where(words(own)[OVERFLOW] != 0, math.inf, own.view(torch.float64)[_SQUARES].sqrt()).float()
     before = torch.where(pending, report, nothing(state.device))
-    report.copy_(merged(torch.cat([before, own]), options["policy"]))
+    report.copy_(merged(torch.cat([before, own]), rules))
     pending.fill_(True)
     found = report.view(torch.float32)[FOUND].clone()
     guard = None
-    if options["policy"].guards:
+    if rules.guards:
         judged = torch.empty_like(state)
-        c.gsc_state_update(on(state.device), options["policy"], state, report, judged)
+        c.gsc_state_update(on(state.device), rules, state, report, judged)
         found.copy_(judged.view(torch.float32)[_SKIP])
-        if options["policy"].guard_flags & Guard.CLIP:
+        if rules.guard_flags & Guard.CLIP:
             guard = torch.empty(FACTOR, dtype=torch.uint8, device=state.device)
             c.gsc_factor_clip_outlier(on(state.device), None, judged, guard)
-            group.multiply(guard)
+            group.multiply(guard, memory)
     reached = max_norm and (state.device.type != "cpu" or max_norm < norm < math.inf)  # a device is not waited for
     if reached:
         clip = torch.empty(FACTOR, dtype=torch.uint8, device=state.device)
         c.gsc_factor_clip_grad_norm(on(state.device), None, own, max_norm, clip)
         if guard is not None:
             DeviceState.reduce(clip, guard)
-        group.multiply(clip)
+        group.multiply(clip, memory)
     return found, norm
+
+
+def _stalled(policy: Policy, state: torch.Tensor, report: torch.Tensor) -> StallError:
+    return stall_error(policy, State.from_buffer_copy(data(state)), Report.from_bytes(data(report)))
 
 
 @_unscale_.register_fake
@@ -127,8 +155,11 @@ def _(
 def _update_(
     state: torch.Tensor, scale: torch.Tensor, report: torch.Tensor, pending: torch.Tensor, policy: str
 ) -> None:
-    updated = torch.empty_like(state)
-    c.gsc_state_update(on(state.device), _policy(policy), state, report, updated)
+    by_torch = _device.uses_torch(state.device)
+    before, report = (each.to(_device.CPU) if by_torch else each for each in (state, report))
+    updated = torch.empty_like(before)
+    c.gsc_state_update(on(before.device), _policy(policy), before, report, updated)
+    updated = updated.to(state.device)
     state.copy_(torch.where(pending, updated, state))
     pending.fill_(False)
     scale.copy_(state.view(torch.float32)[_SCALE])

@@ -33,6 +33,7 @@ class Options:
     on_stall: Callable[[Any], Any] | None = None
     group: Any = None
     sharded: bool = False
+    backend: str | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.want, int):
@@ -41,6 +42,10 @@ class Options:
             raise TypeError(f"on_stall={self.on_stall!r}: expected a function that takes a StallError")
         if isinstance(self.group, int | str):
             raise TypeError(f"process_group={self.group!r}: expected a torch.distributed group that has this rank")
+        if self.backend not in (None, "torch"):
+            raise ValueError(
+                f"backend={self.backend!r}: it must be 'torch', or None for the core's kernels where it has them"
+            )
         self.want = int(self.want)
 
 

@@ -24,6 +24,7 @@ from ._history import Observed
 from ._losses import Losses
 from ._names import Names
 from ._options import NO_BACKOFF, NUMBERS, Options, accept_legacy_signature, refuse, resolved, rules_of
+from ._plain import start
 from ._stall import StallError
 from ._torch import Base, OptState, TorchGradScaler, call_compiled, eager, is_torchs, lacks_cuda
 from ._trace import Traced
@@ -37,7 +38,7 @@ _NO_NORM = (
 
 
 class GradScaler(Checkpoints, Traced, Observed, Base):
-    """A faster torch.amp.GradScaler with reports, for gradients on the CPU and on CUDA devices.
+    """A faster torch.amp.GradScaler with reports, for gradients on every device that torch has.
 
     GradScaler(device="cuda", init_scale=65536.0, growth_factor=2.0, backoff_factor=0.5, growth_interval=2000,
                enabled=True, *, ...) as in torch, or with init_scale first, as in torch.cuda.amp.
@@ -60,6 +61,7 @@ class GradScaler(Checkpoints, Traced, Observed, Base):
     hold_bad_loss: True skips a step and keeps the scale if a loss was Inf or NaN before scale(), and stops after ten in
         a row; False takes it as an overflow. Default: as the policy says. Several ranks hold only if they agree over a
         process_group, or a mesh of DTensors, of all ranks
+    backend: "torch" unscales with torch's operations also on the CPU and on NVIDIA's devices, as on all others
 
     Beyond torch: unscale_(optimizer, max_norm=...) clips and returns the norm; `report` describes the last gradients,
     `report.bad` names the parameters that overflowed (see name_parameters), from the cause on, and `reason` says why a
@@ -91,13 +93,14 @@ class GradScaler(Checkpoints, Traced, Observed, Base):
         process_group: Any = None,
         sharded: bool = False,
         hold_bad_loss: bool | None = None,
+        backend: str | None = None,
         **unknown: Any,
     ) -> None:
         refuse(device, hysteresis, unknown, GradScaler.__init__.__wrapped__.__kwdefaults__)
         given = self._options.given
         pairs = zip(NUMBERS, (init_scale, growth_factor, backoff_factor, growth_interval), strict=True)
         fields = {name: number for name, number in pairs if name in given}
-        self._options = Options(given, allow_fp16, want, on_stall, process_group, sharded)
+        self._options = Options(given, allow_fp16, want, on_stall, process_group, sharded, backend)
         self._follow(Policy("torch"))
         self._begin(_memory.initial_state(self._policy))
         if device == "cuda" and enabled and lacks_cuda():
@@ -162,17 +165,20 @@ class GradScaler(Checkpoints, Traced, Observed, Base):
         if self._growth_tracker is not None:
             raise AssertionError("_growth_tracker initialized before _scale")
         dev, state = torch.device(dev), self._state()
-        if dev.type != "meta":
-            self._memory = _memory.start(state, dev)  # refuses devices other than the host and CUDA
         self._scale = torch.full((), state.factor.scale, dtype=torch.float32, device=dev)
         self._growth_tracker = torch.full((), state.good_steps, dtype=torch.int32, device=dev)
+        self._memory = self._start(state, self._scale)
+        self._memory.publish(self._scale, self._growth_tracker)
+
+    def _start(self, state: State, scale: torch.Tensor) -> _memory.HostState | _memory.DeviceState:
+        return start(state, scale, self._options.backend == "torch")
 
     def _current(self, function: str) -> _memory.HostState | _memory.DeviceState:
         """Returns the state, with the values that other code has written into torch's two tensors."""
         scale, good = self._check_scale_growth_tracker(function)
         if self._memory.home != scale.device:
             with torch.inference_mode(False):
-                self._memory = _memory.start(self._memory.read(), scale.device)
+                self._memory = self._start(self._memory.read(), scale)
         self._memory.adopt(self._policy, scale, good)
         return self._memory
 
@@ -294,7 +300,7 @@ class GradScaler(Checkpoints, Traced, Observed, Base):
         """Checks all gradients; if it writes, multiplies them by `inverse`, by default the inverse of the scale."""
         memory, options = self._memory, self._options
         if inverse is not None and memory.home != inverse.device:
-            memory = _memory.start(memory.read(), inverse.device)
+            memory = self._start(memory.read(), inverse)
         if inverse is None and not memory.is_usable():
             self._stall(memory.read(), optimizer)
             check, has_gradients = Check(Report.of_flag(True), Gradients(), memory), True
@@ -318,7 +324,7 @@ class GradScaler(Checkpoints, Traced, Observed, Base):
         state["check"] = check
         self._checks.add(optimizer, check)
         if self._is_guarded and check.gradients.groups:
-            self._guard.share(optimizer, check, self._scale.device)
+            self._guard.share(optimizer, check, memory.table)
         check.gradients.release(check.host_report is not None and not check.host_report.overflow)
         return check
 
@@ -381,7 +387,11 @@ class GradScaler(Checkpoints, Traced, Observed, Base):
     def _maybe_opt_step(
         self, optimizer: torch.optim.Optimizer, optimizer_state: dict[str, Any], *args: Any, **kwargs: Any
     ) -> float | None:
-        skipped = any(found.item() for found in optimizer_state["found_inf_per_device"].values())
+        check, found = optimizer_state.get("check"), list(optimizer_state["found_inf_per_device"].values())
+        if check is not None and isinstance(check.report, Report) and check.is_unchanged(found):
+            skipped = check.report.found_inf != 0  # without waiting for the device again
+        else:
+            skipped = any(map(torch.Tensor.item, found))
         if not skipped and self._guard.decision is not None:
             skipped = self._guard.skips()
             self._guard.clip(optimizer, optimizer_state, self._policy, self._names, self._guard.host_decision.events)

@@ -37,6 +37,7 @@ _PARTS = (  # called by torch's class or read by programs, but not public
     "cuda.amp.common.amp_definitely_not_available",
     "_C._dynamo.eval_frame.set_eval_frame",
     "_C._current_graph_task_id",
+    "_C._group_tensors_by_device_and_dtype",
     "utils.weak.WeakIdKeyDictionary",
     "autograd.graph.Node._sequence_nr",
 )
