@@ -33,7 +33,7 @@ _CAPTURED = "torch's operations on gradients cannot be captured in a CUDA graph:
 
 
 class Inverse(NamedTuple):
-    """What gradients are multiplied by, and what is read together with the results of the call."""
+    """The factor of gradients, and the tensors that are read together with the results of the call."""
 
     value: Any  # a float, or a tensor of float32 without dimensions
     can_grow: bool  # whether it can be above 1, so that it makes infinities
@@ -141,7 +141,7 @@ def _is_same(a: tuple, b: tuple) -> bool:
 
 
 def _is_readable(tensor: torch.Tensor) -> bool:
-    """Returns whether a tensor has values: those of FakeTensorMode and on the meta device have none."""
+    """Returns whether a tensor has values: in FakeTensorMode and on the meta device it has none."""
     return not tensor.is_meta and type(tensor).__name__ != "FakeTensor"
 
 
@@ -186,7 +186,7 @@ def _are_dense(tensors: list[torch.Tensor]) -> bool:
 
 
 class Found:
-    """What a call found of one tensor."""
+    """The findings of a call about one tensor."""
 
     __slots__ = ("amax", "first", "infs", "nans", "square", "subnormals", "zeros")
 
@@ -321,7 +321,7 @@ class PlainGroup:
 
     @torch.no_grad()
     def _describe(self, odd: Iterable[int]) -> None:
-        """Counts what is not finite; measures gradients again whose squares are too large for float32."""
+        """Counts what is not finite; measures gradients again if float32 cannot hold their squares."""
         factor = None if self._writes else self._inverse.value
         tensors = {i: self.tensors[i] for i in odd if self._elements[i]}
         if len(tensors) > 1:  # most of them are finite

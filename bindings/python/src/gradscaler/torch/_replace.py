@@ -13,7 +13,7 @@ from ._scaler import GradScaler
 
 
 class _CpuGradScaler(GradScaler):
-    """torch.cpu.amp's class, whose constructor takes no device."""
+    """torch.cpu.amp's class; its constructor takes no device."""
 
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__("cpu", *args, **named)

@@ -180,7 +180,7 @@ fn multiply(grads: &mut GradStore, variables: &[Var], by: f64) -> Result<()> {
 ///
 /// A gradient becomes a new tensor of the same dtype: candle's tensors may share their memory. A
 /// variable without gradient is left without. The gradients of all other variables stay multiplied: `grads` does not tell
-/// them from those of constants, so [`backward_step`] refuses them and this function cannot.
+/// them from the gradients of constants, so [`backward_step`] refuses them and this function cannot.
 ///
 /// # Errors
 ///
