@@ -13,6 +13,7 @@ import json
 
 import torch
 from torch import nn
+from torch.optim import swa_utils
 
 from gradscaler.torch import GradScaler
 
@@ -26,10 +27,11 @@ class Run:
     def __init__(self, scaler):
         torch.manual_seed(0)
         self.model = nn.Sequential(nn.Linear(16, 64), nn.GELU(), nn.Linear(64, 4)).to(DEVICE)
-        self.average = copy.deepcopy(self.model)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1, momentum=0.9)
-        self.schedule = torch.optim.lr_scheduler.CosineAnnealingLR(self.optimizer, STEPS)
         self.scaler = scaler
+        self.schedule = scaler.follow(torch.optim.lr_scheduler.CosineAnnealingLR(self.optimizer, STEPS))
+        average = swa_utils.AveragedModel(self.model, multi_avg_fn=swa_utils.get_ema_multi_avg_fn(DECAY))
+        self.average = scaler.follow(average, "update_parameters")
         self.taken = 0
 
     def save(self):
@@ -52,13 +54,9 @@ def train(run, steps):
         run.scaler.scale(loss).backward()
         run.scaler.step(run.optimizer)
         run.scaler.update()
-        if run.scaler.step_was_skipped:
-            continue
-        run.taken += 1
         run.schedule.step()
-        with torch.no_grad():
-            for mean, parameter in zip(run.average.parameters(), run.model.parameters(), strict=True):
-                mean.lerp_(parameter, 1 - DECAY)
+        run.average.update_parameters(run.model)
+        run.taken += not run.scaler.step_was_skipped
     return loss.item()
 
 

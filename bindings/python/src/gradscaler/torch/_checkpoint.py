@@ -20,7 +20,10 @@ from ._memory import HostState, initial_state, rounded, with_scale
 from ._options import NUMBERS, Options
 
 _RULES = NUMBERS[1:]
-_NOT_SAVED = ("_options", "_is_guarded", "_holds", "_wants", "_memory", "_checks", "_guard", "_names", "_losses")
+_NOT_SAVED = (
+    *("_options", "_is_guarded", "_holds", "_wants"),
+    *("_memory", "_checks", "_guard", "_names", "_losses", "_steps"),
+)
 _ENTRIES = ("scale", *_RULES, "_growth_tracker")
 _OURS = "gradscaler"  # a sixth entry, with all rules and counts
 

@@ -18,6 +18,7 @@ from .._structs import Event, State, Status, Trait, Want
 from . import _device, _memory, _ranks
 from ._check import Call, Check, Checks, FoundInf
 from ._checkpoint import Checkpoints
+from ._follow import Follower, Steps
 from ._grads import Gradients, with_gradients
 from ._guard import Judge, warn_of_equal_norms
 from ._history import Observed
@@ -126,6 +127,7 @@ class GradScaler(Checkpoints, Traced, Observed, Base):
         """Makes the attributes that are not pickled."""
         self._memory: _memory.HostState | _memory.DeviceState = _memory.HostState(state)
         self._checks, self._guard, self._names, self._losses = Checks(), Judge(), Names(), Losses()
+        self._steps: Steps | None = None  # counted for followers
 
     # ---- the rules: torch's methods read and write these three ----
 
@@ -368,7 +370,9 @@ class GradScaler(Checkpoints, Traced, Observed, Base):
         grad_scale = getattr(optimizer, "grad_scale", None)
         try:
             if fused and judges and self._guard.decision is not None:
-                return self._step_fused(optimizer, *args, **kwargs)
+                result = self._step_fused(optimizer, *args, **kwargs)
+                self._count_step(optimizer)
+                return result
             result = super().step(optimizer, *args, **kwargs)
         except BaseException as error:
             if fused:
@@ -380,9 +384,14 @@ class GradScaler(Checkpoints, Traced, Observed, Base):
         if fused:
             tensors = self._per_optimizer_states[id(optimizer)]["found_inf_per_device"].values()
             self._checks.skipped[id(optimizer)] = list(tensors)
+        self._count_step(optimizer)
         return result
 
     step.__doc__ = torch.amp.GradScaler.step.__doc__
+
+    def _count_step(self, optimizer: torch.optim.Optimizer) -> None:
+        if self._steps is not None and id(optimizer) in self._checks.skipped:
+            self._steps.add(optimizer, self._checks.skipped[id(optimizer)])
 
     def _maybe_opt_step(
         self, optimizer: torch.optim.Optimizer, optimizer_state: dict[str, Any], *args: Any, **kwargs: Any
@@ -418,6 +427,34 @@ class GradScaler(Checkpoints, Traced, Observed, Base):
         """
         overridden = type(self).step is not GradScaler.step
         return self._checks.any_skipped() or (overridden and any(map(torch.Tensor.item, self._checks.found_inf())))
+
+    def follow(self, target: Any, method: str = "step", optimizer: torch.optim.Optimizer | None = None) -> Follower:
+        """Returns an object to call in place of `target`: it does nothing if no step was taken since its last call.
+
+            schedule = scaler.follow(torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 1000))
+            average = scaler.follow(torch.optim.swa_utils.AveragedModel(model), "update_parameters")
+            ...
+            schedule.step()
+            average.update_parameters(model)
+
+        target: an object with the method, or a function
+        optimizer: the optimizer of the steps; default: the target's own, if it has one, else any
+        Other attributes of the result, such as state_dict, are the target's; `held` counts the calls that did nothing.
+        A call after several steps, as at the end of an epoch, goes on if one of them was taken. With a fused optimizer
+        on a device a call waits for the device. It does not know the steps of CUDA graphs that are replayed.
+        """
+        known = getattr(target, method, None if isinstance(target, torch.nn.Module) else target)
+        if not callable(known):
+            raise TypeError(f"target is of type {type(target).__name__}, which has no method {method!r}: pass its name")
+        if optimizer is None:
+            own = getattr(target, "optimizer", None)
+            optimizer = own if isinstance(own, torch.optim.Optimizer) else None
+        return Follower(self, target, method, optimizer)
+
+    def _steps_taken(self) -> Steps:
+        if self._steps is None:
+            self._steps = Steps()
+        return self._steps
 
     def __repr__(self) -> str:
         if not self._enabled:
