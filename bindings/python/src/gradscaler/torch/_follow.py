@@ -30,7 +30,7 @@ class Steps:
 
 
 class Follower:
-    """What GradScaler.follow returns. A call calls the method, unless no step was taken since the last call.
+    """The result of GradScaler.follow. A call calls the method, unless no step was taken since the last call.
 
     target: the object that follows; other attributes of the follower, such as state_dict, are the target's
     held: how many calls did nothing
