@@ -324,6 +324,13 @@ class PlainGroup:
         """Counts what is not finite; measures gradients again if float32 cannot hold their squares."""
         factor = None if self._writes else self._inverse.value
         tensors = {i: self.tensors[i] for i in odd if self._elements[i]}
+        try:
+            self._count(tensors, factor)
+        except (RuntimeError, TypeError):  # the device lacks an operation, and an overflow is no time for that
+            factor = factor.to(CPU) if isinstance(factor, torch.Tensor) else factor
+            self._count({i: tensor.to(CPU) for i, tensor in tensors.items()}, factor)
+
+    def _count(self, tensors: dict[int, torch.Tensor], factor: Any) -> None:
         if len(tensors) > 1:  # most of them are finite
             largest = torch.stack([each.float() for each in _norms(list(tensors.values()), math.inf)])
             largest = (largest if factor is None else largest * factor).tolist()
