@@ -239,7 +239,8 @@ def beside_torch(torch, device):
         for each in scaler, reference:
             each.scale(one)
         lot = _grads.GradientGroup(grads[0].device, grads, range(len(grads)))
-        factor = scaler._current("measure").factor(True)
+        memory = scaler._current("measure")
+        factor = memory.factor(True)
 
         def check_of_torch(norm=False):
             torch._amp_foreach_non_finite_check_and_unscale_(grads, found, one)
@@ -257,9 +258,9 @@ def beside_torch(torch, device):
 
         calls = {
             "torch, check + unscale": check_of_torch,
-            "ours, check + unscale": lambda: lot.run(True, factor, policy, 0),
+            "ours, check + unscale": lambda: lot.run(True, factor, memory, policy, 0),
             "torch, check + unscale, norm": lambda: check_of_torch(True),
-            "ours, check + unscale + norm": lambda: lot.run(True, factor, policy, int(Want.NORM)),
+            "ours, check + unscale + norm": lambda: lot.run(True, factor, memory, policy, int(Want.NORM)),
             "torch's scaler, unscale_ + update": unscale_of_torch,
             "our scaler, unscale_ + update": unscale_of_ours,
             "torch's scaler, unscale_ + clip + update": lambda: unscale_of_torch(1e9),

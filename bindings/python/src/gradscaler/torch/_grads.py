@@ -16,7 +16,7 @@ from .._structs import ReportKind, Want
 from . import _device, _ranks
 from ._device import KIND, MEASURED, SIZE, flag, words
 from ._memory import DeviceState, HostState
-from ._plain import PlainGroup, fits, widest
+from ._plain import PlainGroup, fits, is_readable, widest
 from ._torch import divide
 
 _NORM = int(Want.NORM)
@@ -103,7 +103,7 @@ def group_of(
 def _place(tensor: torch.Tensor) -> tuple:
     """Returns what only tensors on the same memory have in common."""
     try:
-        address = tensor.data_ptr()
+        address = tensor.data_ptr() if is_readable(tensor) else 0
     except RuntimeError:  # the device does not tell
         address = 0
     return address or id(tensor), tensor.dtype, tensor.shape, tensor.stride()

@@ -44,7 +44,7 @@ class Inverse(NamedTuple):
 
 def start(state: State, scale: torch.Tensor, by_torch: bool) -> HostState | DeviceState:
     """Returns a state for the device of the scale. `by_torch`: torch's operations unscale on every device."""
-    home, by_torch = scale.device, by_torch or not _is_readable(scale)
+    home, by_torch = scale.device, by_torch or not is_readable(scale)
     if by_torch or _device.uses_torch(home):
         return PlainState(state, home, by_torch)
     return HostState(state) if _device.ordinal(home) is None else DeviceState(state, home)
@@ -66,7 +66,7 @@ class PlainState(HostState):
     def adopt(self, policy: Policy, scale: torch.Tensor | float, good: torch.Tensor | int) -> None:
         if not isinstance(scale, torch.Tensor):
             super().adopt(policy, scale, good)
-        elif _is_readable(scale) and not _is_same(self._known, _versions(scale, good)):
+        elif is_readable(scale) and not _is_same(self._known, _versions(scale, good)):
             super().adopt(policy, *torch.stack((scale.reshape(()).float(), good.reshape(()).float())).tolist())
             self._know(scale, good)
 
@@ -140,7 +140,7 @@ def _is_same(a: tuple, b: tuple) -> bool:
     return len(a) == len(b) == 4 and a[0] is b[0] and a[1] is b[1] and a[2:] == b[2:]
 
 
-def _is_readable(tensor: torch.Tensor) -> bool:
+def is_readable(tensor: torch.Tensor) -> bool:
     """Returns whether a tensor has values: in FakeTensorMode and on the meta device it has none."""
     return not tensor.is_meta and type(tensor).__name__ != "FakeTensor"
 
@@ -172,7 +172,7 @@ def widest(device: torch.device) -> torch.dtype:
 
 def fits(tensor: torch.Tensor) -> bool:
     """Returns whether PlainGroup takes a tensor."""
-    known = type(tensor) in _device.PLAIN or not _is_readable(tensor)
+    known = type(tensor) in _device.PLAIN or not is_readable(tensor)
     if not known or tensor.layout is not torch.strided or tensor.is_neg():
         return False
     return 0 not in tensor.stride() or all(s or n < 2 for s, n in zip(tensor.stride(), tensor.shape, strict=True))
@@ -258,9 +258,9 @@ class PlainGroup:
         self._losses = losses is not None
 
         def later() -> tuple[Report, bool]:
-            return self._read(packed.tolist() if _is_readable(packed) else [0.0] * count), True
+            return self._read(packed.tolist() if is_readable(packed) else [0.0] * count), True
 
-        if writes or want & _NORM or not _is_readable(packed):
+        if writes or want & _NORM or not is_readable(packed):
             self.report = later()[0]
         else:
             self.report = LateReport(Report(), later)
@@ -420,6 +420,8 @@ _apart: tuple | None = None  # addresses, counts and dtypes that were checked la
 def _check_apart(tensors: list[torch.Tensor], dense: bool, elements: list[int], dtypes: list[torch.dtype]) -> None:
     """Refuses tensors that share memory, where the device tells addresses."""
     global _apart
+    if not all(map(is_readable, tensors[:1])):
+        return
     try:
         addresses = list(map(torch.Tensor.data_ptr, tensors))
     except RuntimeError:
