@@ -37,10 +37,10 @@
  *   no call reads memory that another call writes. Outputs of one call overlap nothing else that it
  *   reads or writes, unless the text says so.
  * - Strings are UTF-8. Messages show other bytes as "?" and line breaks as spaces.
- * - No function prints. Only functions that create a context or memory, gsc_cuda_start, and the
- *   first call on a context after a fork allocate, and in other calls on a device the CUDA driver
- *   can. Calls on tensors need up to 120 KiB of stack in this version; 256 KiB will do for every
- *   call in all of 1.x.
+ * - No function prints. Only functions that create a context or memory, gsc_exec_compare,
+ *   gsc_cuda_start, and the first call on a context after a fork allocate, and in other calls on a
+ *   device the CUDA driver can. Calls on tensors need up to 120 KiB of stack in this version; 256
+ *   KiB will do for every call in all of 1.x.
  * - Keep the memory that a call was given where it is until the call has returned, on a device
  *   until the stream has run the call: a host with a garbage collector pins it.
  * - Results have the same bits on every machine, instruction set and device, with any number of

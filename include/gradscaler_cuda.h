@@ -66,6 +66,11 @@ typedef struct gsc_cuda_options {
  * It loads the kernels, so that no later call has to; this takes seconds the first time on a
  * machine. Make one context for each device, not one for each call. Minimum: compute capability
  * 7.0, driver of CUDA 11.0. cudaDeviceReset ends the context, so destroy it before.
+ *
+ * The first context of a device in a process makes round 0 of each comparison of gsc_exec_compare,
+ * in a stream and memory of its own. If a bit differs, this context and all later ones of the
+ * device fail with GSC_ERROR_DEVICE. While the legacy stream is captured, or without memory for it,
+ * the next context makes them. GSC_CUDA_CHECK=0 in the environment switches them off.
  */
 GSC_API gsc_status gsc_context_create_cuda(const gsc_cuda_options *options, gsc_context **out,
                                            gsc_error *err);
@@ -121,6 +126,21 @@ GSC_API gsc_status gsc_exec_wait(const gsc_exec *exec, gsc_error *err);
 GSC_API gsc_status gsc_workspace_size(const gsc_exec *exec, const gsc_tensor *tensors, uint64_t n,
                                       const gsc_tensor_options *options, uint64_t *size,
                                       gsc_error *err);
+
+/* Returns the name of comparison `index`, from 0, or NULL after the last. */
+GSC_API const char *gsc_comparison_name(uint32_t index);
+
+/*
+ * Makes the same calls on `exec` and on the host, and compares what they write, bit for bit. If a
+ * bit differs, fails with GSC_ERROR_DEVICE, and err->message says where. Writes how many bytes of
+ * `exec` it used. All comparisons together show that a device works; a CUDA context makes round 0
+ * of each at the first use of a device in a process.
+ *
+ *     index  the comparison, see gsc_comparison_name
+ *     round  0 to 1000; each has other values and larger lists
+ */
+GSC_API gsc_status gsc_exec_compare(const gsc_exec *exec, uint32_t index, uint64_t round,
+                                    uint64_t *size, gsc_error *err);
 
 #ifdef __cplusplus
 }

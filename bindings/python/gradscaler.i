@@ -120,7 +120,7 @@ GSC_ON_LISTS(gsc_unscale_accumulate, on1, lists3, held6)
 %feature("docstring") gsc_cuda_start "gsc_cuda_start()\n\nStarts the CUDA driver and checks that there is a device. If there is none, returns\nStatus.ERROR_UNAVAILABLE, and err->message says why.";
 GSC_BLOCKS(gsc_cuda_start)
 %feature("docstring") gsc_cuda_log "gsc_cuda_log()\n\nReturns the log of the driver's compiler for the first device that refused the kernels, or an empty\ntext. Never None, never freed.";
-%feature("docstring") gsc_context_create_cuda "gsc_context_create_cuda(options)\n\nMakes a context on a CUDA device. It uses the device's primary context, which frameworks share. It\nloads the kernels, so that no later call has to; this takes seconds the first time on a machine.\nMake one context for each device, not one for each call. Minimum: compute capability 7.0, driver of\nCUDA 11.0. cudaDeviceReset ends the context, so destroy it before.";
+%feature("docstring") gsc_context_create_cuda "gsc_context_create_cuda(options)\n\nMakes a context on a CUDA device. It uses the device's primary context, which frameworks share. It\nloads the kernels, so that no later call has to; this takes seconds the first time on a machine.\nMake one context for each device, not one for each call. Minimum: compute capability 7.0, driver of\nCUDA 11.0. cudaDeviceReset ends the context, so destroy it before.\n\nThe first context of a device in a process makes round 0 of each comparison of gsc_exec_compare, in\na stream and memory of its own. If a bit differs, this context and all later ones of the device fail\nwith Status.ERROR_DEVICE. While the legacy stream is captured, or without memory for it, the next\ncontext makes them. GSC_CUDA_CHECK=0 in the environment switches them off.";
 GSC_BLOCKS(gsc_context_create_cuda)
 %feature("docstring") gsc_memory_create "gsc_memory_create(context, kind, size)\n\nAllocates memory of a context, aligned to 256 bytes and not cleared. Free it before the context.";
 GSC_BLOCKS(gsc_memory_create)
@@ -131,6 +131,10 @@ GSC_BLOCKS(gsc_exec_wait)
 GSC_ONLY_OUT(uint64_t, size, PyLong_FromUnsignedLongLong)
 %feature("docstring") gsc_workspace_size "gsc_workspace_size(exec, tensors, options)\n\nWrites the bytes of exec->workspace that any call on tensors needs for this list; 0 on the CPU.";
 GSC_ON_LISTS(gsc_workspace_size, on1, lists2, held4)
+%feature("docstring") gsc_comparison_name "gsc_comparison_name(index)\n\nReturns the name of comparison `index`, from 0, or None after the last.";
+GSC_ONLY_OUT(uint64_t, size, PyLong_FromUnsignedLongLong)
+%feature("docstring") gsc_exec_compare "gsc_exec_compare(exec, index, round)\n\nMakes the same calls on `exec` and on the host, and compares what they write, bit for bit. If a bit\ndiffers, fails with Status.ERROR_DEVICE, and err->message says where. Writes how many bytes of\n`exec` it used. All comparisons together show that a device works; a CUDA context makes round 0 of\neach at the first use of a device in a process.";
+GSC_BLOCKS(gsc_exec_compare)
 %ignore gsc_error;
 %ignore gsc_policy;
 %ignore gsc_exec;

@@ -5,6 +5,7 @@
  */
 #include "driver.h"
 
+#include <float.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -17,6 +18,7 @@
 #include <dlfcn.h>
 #endif
 
+#include "compare.h"
 #include "launch.h"
 
 #if defined(_WIN32) /* loads from the system's folder only */
@@ -67,6 +69,7 @@ enum {
     PORTABLE_MAPPED = 3, /* host memory pinned for all contexts, with the same device address */
     MEMORY_TYPE = 2,     /* attribute of an address */
     MEMORY_TYPE_HOST = 1,
+    NON_BLOCKING = 1, /* a stream that does not wait for the legacy one */
 };
 
 static struct {
@@ -77,6 +80,10 @@ static struct {
     pid_t process; /* the process that started the driver */
     bool available;
     char note[256];
+    struct outcome {
+        bool is_known;
+        char wrong[512]; /* empty: the device's bits were right */
+    } * outcomes;        /* of the check of each device, at its first use in this process */
 } driver;
 
 static const char *const kernel_names[] = {
@@ -91,6 +98,7 @@ struct gsc_cuda {
     pid_t process;
     void *context, *module;
     void *functions[KERNELS];
+    void *check_memory; /* freed with the context, as freeing it waits for the device; or NULL */
 };
 
 /* ---- errors ---- */
@@ -194,6 +202,11 @@ static void start_driver(void)
     if (result != 0) {
         NOTE("the CUDA driver does not start: %s (%s)%s", explain(result), name_of(result),
              result == NOT_INITIALIZED ? "; was CUDA used before this process was forked?" : "");
+        return;
+    }
+    driver.outcomes = calloc((size_t)driver.devices, sizeof *driver.outcomes);
+    if (!driver.outcomes) {
+        NOTE("the CUDA driver does not start: out of memory");
         return;
     }
     driver.process = getpid();
@@ -327,11 +340,78 @@ static gsc_status open_device(gsc_cuda *cuda, gsc_error *err)
     return status;
 }
 
+/* Makes every comparison of compare.h in memory of its own on a stream that waits for no other. */
+static gsc_status compare(gsc_cuda *cuda, void *stream, gsc_error *err)
+{
+    gsc_context context = {&gsc_cuda_backend, cuda};
+    const gsc_exec on = {.struct_size = GSC_EXEC_SIZE, .context = &context, .stream = stream};
+    uint64_t most = 0;
+    for (uint32_t i = 0; gsc_comparison_name(i); i++) {
+        uint64_t size = 0;
+        const gsc_status status = gsc_compare(&on, i, 0, NULL, &size, err);
+        if (status != GSC_ERROR_CAPACITY)
+            return status;
+        most = size > most ? size : most;
+    }
+    GSC_TRY(gsc_cuda_memory_create(cuda, GSC_MEMORY_DEVICE, most, &cuda->check_memory, err));
+    for (uint32_t i = 0; gsc_comparison_name(i); i++)
+        GSC_TRY(gsc_compare(&on, i, 0, cuda->check_memory, &most, err));
+    return GSC_OK;
+}
+
+/*
+ * Writes the outcome of the check at a device's first use, unless it is known. It stays unknown
+ * while the legacy stream is captured, if there is no memory, and if this thread's arithmetic
+ * flushes subnormal numbers, which would be a difference.
+ */
+static void check_device(gsc_cuda *cuda, struct outcome *outcome)
+{
+    volatile double least = DBL_MIN;
+    gsc_error err = {.status = GSC_OK};
+    int32_t capturing = 0;
+    void *stream = NULL, *popped;
+    char name[128] = "unknown";
+    if (outcome->is_known || least / 2 == 0 || driver.context_push(cuda->context) != 0)
+        return;
+    if (driver.stream_capturing(NULL, &capturing) == 0 && !capturing &&
+        driver.stream_create(&stream, NON_BLOCKING) == 0) {
+        const gsc_status status = compare(cuda, stream, &err);
+        (void)driver.stream_destroy(stream);
+        outcome->is_known = status == GSC_OK || status == GSC_ERROR_DEVICE;
+        if (status == GSC_ERROR_DEVICE) {
+            (void)driver.device_name(name, sizeof name, cuda->device);
+            (void)snprintf(outcome->wrong, sizeof outcome->wrong,
+                           "CUDA device %d (%.60s, driver for CUDA %d.%d) is not used, because "
+                           "%.220s; GSC_CUDA_CHECK=0 in the environment switches this off",
+                           cuda->device, name, driver.version / 1000, driver.version / 10 % 100,
+                           err.message);
+        }
+    }
+    (void)driver.context_pop(&popped);
+}
+
+static gsc_status first_use(gsc_cuda *cuda, gsc_error *err)
+{
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    const char *wanted = getenv("GSC_CUDA_CHECK");
+    struct outcome *outcome = &driver.outcomes[cuda->device];
+    if (wanted && strcmp(wanted, "0") == 0)
+        return GSC_OK;
+    pthread_mutex_lock(&lock);
+    check_device(cuda, outcome);
+    pthread_mutex_unlock(&lock);
+    return outcome->wrong[0] ? gsc_fail_otherwise(err, GSC_ERROR_DEVICE, 0, "options.device", "%s",
+                                                  outcome->wrong)
+                             : GSC_OK;
+}
+
 static void close_device(gsc_cuda *cuda)
 {
     void *popped;
     int32_t device;
     if (cuda->module && driver.context_push(cuda->context) == 0) {
+        if (cuda->check_memory)
+            (void)driver.deallocate((uintptr_t)cuda->check_memory);
         (void)driver.module_unload(cuda->module);
         (void)driver.context_pop(&popped);
     }
@@ -360,6 +440,8 @@ gsc_status gsc_cuda_open(int32_t device, gsc_cuda **out, gsc_error *err)
     int32_t mode = CAPTURE_RELAXED;
     const bool relaxed = driver.capture_mode(&mode) == 0;
     gsc_status status = open_device(cuda, err);
+    if (status == GSC_OK && relaxed)
+        status = first_use(cuda, err);
     if (relaxed)
         (void)driver.capture_mode(&mode); /* restores the thread's mode */
     if (status == GSC_OK)

@@ -237,6 +237,20 @@ TEST_CASE("a context's own threads give the bytes of one thread", "[pool][thread
     }
 }
 
+TEST_CASE("every comparison of a device with the host finds a pool's bits right", "[pool][threads]")
+{
+    const Context context(2);
+    gsc_error err;
+    uint64_t size = 0;
+    for (uint32_t i = 0; gsc_comparison_name(i); i++)
+        for (uint64_t round = 0; round < 5; round++) {
+            REQUIRE(gsc_exec_compare(&context.on, i, round, &size, &err) == GSC_OK);
+            REQUIRE(size > 0);
+        }
+    CHECK(gsc_exec_compare(&context.on, 99, 0, &size, &err) == GSC_ERROR_VALUE);
+    CHECK(gsc_exec_compare(&context.on, 0, 1001, &size, &err) == GSC_ERROR_VALUE);
+}
+
 TEST_CASE("many threads may call on a context with threads of its own", "[pool][threads]")
 {
     const Context context(3);

@@ -218,6 +218,39 @@ static void current_context_stays(void)
     CHECK(cuCtxPopCurrent_v2(&popped) == 0 && cuDevicePrimaryCtxRelease_v2(1) == 0);
 }
 
+/* ---- the check at the first use ---- */
+
+/* This device computes nothing. */
+static void first_use(void)
+{
+    static const char words[] = "device 0 (stand-in, driver for CUDA 12.4) is not used|\"dtypes\"|"
+                                "GSC_CUDA_CHECK=0";
+    void *captured, *independent, *graph;
+    CHECK(strcmp(cuda_note(), "available") == 0 && cuDevicePrimaryCtxRetain(&captured, 0) == 0);
+    CHECK(cuCtxPushCurrent_v2(captured) == 0 && cuStreamCreate(&captured, 0) == 0);
+    setenv("GSC_CUDA_CHECK", "1", 1);
+    CHECK(cuStreamBeginCapture_v2(captured, 0) == 0);
+    gsc_context_destroy(created(0)); /* not checked: the legacy stream is in the capture */
+    CHECK(driver->launches == 0 && cuStreamEndCapture(captured, &graph) == 0);
+    CHECK(cuGraphDestroy(graph) == 0 && cuStreamDestroy_v2(captured) == 0);
+    fail_at("cuMemAlloc_v2", 2, 0);
+    gsc_context_destroy(created(0)); /* not checked: no memory */
+    driver->failing = NULL;
+
+    CHECK(cuStreamCreate(&independent, 1) == 0 && cuStreamBeginCapture_v2(independent, 0) == 0);
+    check_refused(0, GSC_ERROR_DEVICE, words);
+    CHECK(driver->launches > 0 && driver->stream != independent && driver->stream != NULL);
+    CHECK(cuStreamEndCapture(independent, &graph) == 0); /* which the check left alone */
+    CHECK(cuGraphDestroy(graph) == 0 && cuStreamDestroy_v2(independent) == 0);
+    const int launches = driver->launches;
+    check_refused(0, GSC_ERROR_DEVICE, words);
+    CHECK(driver->launches == launches && driver->allocated == 0); /* once in a process */
+    setenv("GSC_CUDA_CHECK", "0", 1);
+    gsc_context_destroy(created(0));
+    CHECK(driver->launches == launches);
+    CHECK(cuCtxPopCurrent_v2(&graph) == 0 && cuDevicePrimaryCtxRelease_v2(0) == 0);
+}
+
 /* ---- launches ---- */
 
 static void launch_is_as_asked(void)
@@ -541,6 +574,7 @@ static void test(const char *name, void (*run)(void), bool with_context)
 int main(void)
 {
     driver = standin_state();
+    setenv("GSC_CUDA_CHECK", "0", 1); /* it computes nothing */
     for (reason = missings; reason < missings + sizeof missings / sizeof *missings; reason++)
         test(reason->name, unavailable, false);
 #define WITHOUT(name) test(#name, name, false)
@@ -552,6 +586,7 @@ int main(void)
     WITHOUT(small_parameters);
     WITHOUT(large_parameters);
     WITHOUT(current_context_stays);
+    WITHOUT(first_use);
     WITHOUT(forked_before);
 #define WITH(name) test(#name, name, true)
     WITH(launch_is_as_asked);

@@ -933,12 +933,27 @@ static void two_streams(void)
     }
 }
 
+/* What `gradscaler doctor` runs. The name of each is printed first: a fault can end the process. */
+static void compare_as_doctor(void)
+{
+    gsc_error err;
+    uint64_t bytes;
+    for (uint32_t i = 0; gsc_comparison_name(i); i++)
+        for (uint64_t round = 0; round < (is_emulated ? 3 : 20); round++, checks++) {
+            printf("%s, round %" PRIu64 "\n", gsc_comparison_name(i), round);
+            fflush(stdout);
+            if (!CHECK(gsc_exec_compare(&stream, i, round, &bytes, &err) == GSC_OK))
+                printf("%s\n", err.message);
+        }
+}
+
 /* A process runs each group, so that what one finds or breaks hides no other; the important ones
    are first. */
 static const struct {
     const char *name;
     void (*run)(void);
-} groups[] = {{"lists", compare_lists},
+} groups[] = {{"comparisons", compare_as_doctor},
+              {"lists", compare_lists},
               {"tensors", compare_tensors},
               {"conversions", compare_conversions},
               {"losses", compare_losses},

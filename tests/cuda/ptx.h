@@ -325,8 +325,20 @@ static inline u64 atom_cas(u64 *to, u64 from, u64 x)
     return old;
 }
 
+static const char *removed; /* a barrier, or a step of arithmetic, by barriers.py; NULL: none */
+
+static bool is_kept(const char *name)
+{
+    return !removed || strcmp(removed, name) != 0;
+}
+
+static inline float rounded(double number)
+{
+    return (float)(is_kept("rounding") ? number : number * (1 + 0x1p-24));
+}
+
 #define red_add_u64(to, x) ((void)(*(u64 *)(to) += (x)))
-#define red_add_u32(to, x) ((void)(*(u32 *)(to) += (x)))
+#define red_add_u32(to, x) ((void)(*(u32 *)(to) += (x) - !is_kept("count")))
 
 static inline void red_min_u32(u32 *to, u32 x)
 {
@@ -341,13 +353,6 @@ static inline void red_max_u32(u32 *to, u32 x)
 /* ---- threads ---- */
 
 enum { WARP = 32 };
-
-static const char *removed_barrier; /* by barriers.py; NULL: none */
-
-static bool is_kept(const char *barrier)
-{
-    return !removed_barrier || strcmp(removed_barrier, barrier) != 0;
-}
 
 static inline void shuffle(u32 word)
 {
@@ -380,7 +385,7 @@ static void start_block(void)
     launch = emulated.launches;
     start = launch_start;
     order.blocks = order.released = 0;
-    removed_barrier = getenv("GSC_REMOVED_BARRIER");
+    removed = getenv("GSC_REMOVED");
     block_begin = block_end = 0;
     if (!seen_global && (pages = standin_pages()) != 0)
         seen_global = mmap(NULL, STANDIN_MEMORY * sizeof *seen_global, PROT_READ | PROT_WRITE,

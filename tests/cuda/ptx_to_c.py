@@ -46,7 +46,7 @@ OPERATIONS = [
     ("cvt.rn.T.{}", FLOATS, "T: {}", "a"),
     ("cvt.rzi.s32.f64", "s32", "s32: f64", "truncated(a)"),
     ("cvt.f64.f32", "f32", "f64: f32", "a"),
-    ("cvt.rn.f32.f64", "f32", "f32: f64", "a"),
+    ("cvt.rn.f32.f64", "f32", "f32: f64", "rounded(a)"),
     ("cvt.f32.f16", "f32", "f32: f16", "a"),
     ("cvt.rn.f16.f32", "f32", "f16: f32", "a"),
     ("setp.eq.T", f"{BITS} {INTEGERS} {FLOATS}", "pred: T T", "a == b"),

@@ -846,6 +846,34 @@ static ERL_NIF_TERM nif_workspace_size(ErlNifEnv *env, int argc, const ERL_NIF_T
     return done(&call, terms, 1);
 }
 
+static ERL_NIF_TERM nif_comparison_name(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
+{
+    (void)argc;
+    struct call call = {.env = env};
+    uint32_t index;
+    if (!get_uint32_t(&call, argv[0], 0, "index", &index))
+        return failed(&call);
+    return make_string(env, gsc_comparison_name(index));
+}
+
+static ERL_NIF_TERM nif_exec_compare(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
+{
+    const int flags = leaves(argv[0]);
+    if (flags)
+        return enif_schedule_nif(env, "exec_compare", flags, nif_exec_compare, argc, argv);
+    struct call call = {.env = env};
+    uint32_t index;
+    uint64_t round;
+    uint64_t size;
+    if (!get_exec(&call, argv[0], 0, "exec") ||
+        !get_uint32_t(&call, argv[1], 1, "index", &index) ||
+        !get_uint64_t(&call, argv[2], 2, "round", &round) ||
+        gsc_exec_compare(call.exec, index, round, &size, &call.err) != GSC_OK || !finish(&call))
+        return failed(&call);
+    const ERL_NIF_TERM terms[] = {make_uint64_t(env, size)};
+    return done(&call, terms, 1);
+}
+
 static ErlNifFunc functions[] = {
     {"context_create_cpu", 1, nif_context_create_cpu, ERL_NIF_DIRTY_JOB_IO_BOUND},
     {"context_create_cuda", 1, nif_context_create_cuda, ERL_NIF_DIRTY_JOB_IO_BOUND},
@@ -898,6 +926,8 @@ static ErlNifFunc functions[] = {
     {"cuda_log", 0, nif_cuda_log, 0},
     {"exec_wait", 1, nif_exec_wait, ERL_NIF_DIRTY_JOB_IO_BOUND},
     {"workspace_size", 3, nif_workspace_size, 0},
+    {"comparison_name", 1, nif_comparison_name, 0},
+    {"exec_compare", 3, nif_exec_compare, ERL_NIF_DIRTY_JOB_IO_BOUND},
 };
 
 ERL_NIF_INIT(Elixir.GradScaler.Native, functions, load, NULL, upgrade, unload)

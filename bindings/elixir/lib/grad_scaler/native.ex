@@ -217,4 +217,10 @@ defmodule GradScaler.Native do
 
   @spec workspace_size(device | nil, [tensor], tuple | nil) :: {:ok, integer} | error
   def workspace_size(_exec, _tensors, _options), do: :erlang.nif_error(@not_loaded)
+
+  @spec comparison_name(integer) :: binary | nil | error
+  def comparison_name(_index), do: :erlang.nif_error(@not_loaded)
+
+  @spec exec_compare(device | nil, integer, integer) :: {:ok, integer} | error
+  def exec_compare(_exec, _index, _round), do: :erlang.nif_error(@not_loaded)
 end

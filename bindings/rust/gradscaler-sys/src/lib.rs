@@ -38,10 +38,10 @@
 //!   and no call reads memory that another call writes. Outputs of one call overlap nothing else
 //!   that it reads or writes, unless the text says so.
 //! - Strings are UTF-8. Messages show other bytes as "?" and line breaks as spaces.
-//! - No function prints. Only functions that create a context or memory, gsc_cuda_start, and the
-//!   first call on a context after a fork allocate, and in other calls on a device the CUDA driver
-//!   can. Calls on tensors need up to 120 KiB of stack in this version; 256 KiB will do for every
-//!   call in all of 1.x.
+//! - No function prints. Only functions that create a context or memory, gsc_exec_compare,
+//!   gsc_cuda_start, and the first call on a context after a fork allocate, and in other calls on a
+//!   device the CUDA driver can. Calls on tensors need up to 120 KiB of stack in this version; 256
+//!   KiB will do for every call in all of 1.x.
 //! - Keep the memory that a call was given where it is until the call has returned, on a device
 //!   until the stream has run the call: a host with a garbage collector pins it.
 //! - Results have the same bits on every machine, instruction set and device, with any number of
@@ -2453,6 +2453,12 @@ extern "C" {
     /// on a machine. Make one context for each device, not one for each call. Minimum: compute
     /// capability 7.0, driver of CUDA 11.0. cudaDeviceReset ends the context, so destroy it before.
     ///
+    /// The first context of a device in a process makes round 0 of each comparison of
+    /// gsc_exec_compare, in a stream and memory of its own. If a bit differs, this context and all
+    /// later ones of the device fail with GSC_ERROR_DEVICE. While the legacy stream is captured, or
+    /// without memory for it, the next context makes them. GSC_CUDA_CHECK=0 in the environment
+    /// switches them off.
+    ///
     /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_VALUE, GSC_ERROR_UNAVAILABLE,
     /// GSC_ERROR_DEVICE, GSC_ERROR_MEMORY.
     pub fn gsc_context_create_cuda(
@@ -2519,6 +2525,28 @@ extern "C" {
         tensors: *const gsc_tensor,
         n: u64,
         options: *const gsc_tensor_options,
+        size: *mut u64,
+        err: *mut gsc_error,
+    ) -> gsc_status;
+
+    /// Returns the name of comparison `index`, from 0, or NULL after the last.
+    pub fn gsc_comparison_name(index: u32) -> *const c_char;
+
+    /// Makes the same calls on `exec` and on the host, and compares what they write, bit for bit.
+    /// If a bit differs, fails with GSC_ERROR_DEVICE, and err->message says where. Writes how many
+    /// bytes of `exec` it used. All comparisons together show that a device works; a CUDA context
+    /// makes round 0 of each at the first use of a device in a process.
+    ///
+    /// - `exec`: NULL: this thread, host memory
+    /// - `index`: the comparison, see gsc_comparison_name
+    /// - `round`: 0 to 1000; each has other values and larger lists
+    ///
+    /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_VALUE, GSC_ERROR_UNAVAILABLE,
+    /// GSC_ERROR_MEMORY, GSC_ERROR_DEVICE.
+    pub fn gsc_exec_compare(
+        exec: *const gsc_exec,
+        index: u32,
+        round: u64,
         size: *mut u64,
         err: *mut gsc_error,
     ) -> gsc_status;
