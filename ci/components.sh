@@ -233,7 +233,7 @@ test_cuda() { # CUDA without a GPU: a stand-in for the driver, the PTX on an emu
   LD_LIBRARY_PATH=$emulated pytests bindings/python/tests/test_cuda.py
   say "ci/gpu, rehearsed with its Python groups"
   LD_LIBRARY_PATH=$emulated PYTHON=$python check rehearsal ci/gpu --short --programs build/release/tests/cuda/gpu \
-    --only scaler,torch,train,cupy,jax build/gpu-report
+    --only doctor,scaler,torch,train,cupy,jax build/gpu-report
   (
     elixir_environment
     cd bindings/elixir

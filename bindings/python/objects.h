@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <string.h>
+#include <structmember.h>
 
 #include "gradscaler_cuda.h"
 
@@ -221,11 +222,15 @@ static PyObject *gsc_py_memory_no_new(PyTypeObject *type, PyObject *args, PyObje
 
 static PyTypeObject *gsc_py_memory_make_type(void)
 {
+    static PyMemberDef members[] = {{"address", T_ULONGLONG, offsetof(gsc_py_memory, at), READONLY,
+                                     "The address of the first byte."},
+                                    {NULL, 0, 0, 0, NULL}};
     static PyType_Slot slots[] = {
         {Py_tp_doc, "Memory of a context; the host reads and writes what it sees as a buffer."},
         {Py_tp_new, (void *)gsc_py_memory_no_new},
         {Py_tp_dealloc, (void *)gsc_py_memory_end},
         {Py_bf_getbuffer, (void *)gsc_py_memory_buffer},
+        {Py_tp_members, members},
         {0, NULL},
     };
     static PyType_Spec spec = {"gradscaler._gradscaler.Memory", sizeof(gsc_py_memory), 0,

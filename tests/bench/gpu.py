@@ -95,6 +95,8 @@ def plan(programs, cache, short=False, python=sys.executable, without_python=Non
     yield "open, first with the driver cache", [bench, "open"], 120, {"CUDA_CACHE_PATH": cache}
     yield "open, again", [bench, "open"], 60, {"CUDA_CACHE_PATH": cache}
     yield "rows", [bench, "rows", *more], 240, None
+    doctor = [python, "-m", "gradscaler", "doctor", "--device", "cuda:0", "--json", "--seconds", "0" if short else "2"]
+    yield "doctor", without_python or doctor, 120, None
     for kind in PYTHON:
         yield kind, without_python or [python, TESTS / "bench/gpu_python.py", kind, *more], 150, None
     checker, profiler = tool("compute-sanitizer"), tool("ncu")
@@ -164,7 +166,7 @@ def text_of(report):
     lines += [*(line_of(*group) for group in groups.items()), *results_of("open", "fault")]
     if groups.get("rows", {}).get("results"):
         lines += ["", *table_of(groups["rows"]["results"])]
-    lines += results_of(*PYTHON)
+    lines += results_of("doctor", *PYTHON)
     for name, group in groups.items():
         if name.startswith("ncu") and group["verdict"] == "ok":
             lines += ["", name, *(line for line in group["output"].splitlines() if "dram__" in line or "time_" in line)]

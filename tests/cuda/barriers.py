@@ -18,9 +18,10 @@ def run(program, group, removed, check="0"):
 
 def failures(program, removed):
     """Returns who sees it: the tests of lists, the comparisons (the name of one), the check at the first use."""
-    tests = any(run(program, group, removed).returncode for group in ("lists", "tensors"))
+    groups = () if removed in ARITHMETIC else ("lists", "tensors")
+    tests = any(run(program, group, removed).returncode for group in groups) or not groups
     doctor = run(program, "comparisons", removed)
-    before = re.split(r"ptx.c|finds other", doctor.stdout + doctor.stderr)[0]
+    before = re.split(r"(?:gpu|ptx)\.c:", doctor.stdout + doctor.stderr)[0]
     comparison = re.findall(r"(.+), round", before)[-1] if doctor.returncode else None
     return tests, comparison, run(program, "streams", removed, check="1").returncode != 0
 

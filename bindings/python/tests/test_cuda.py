@@ -10,8 +10,10 @@ import ctypes
 import functools
 import gc
 import itertools
+import json
 import os
 import pickle
+import re
 import sys
 import weakref
 from concurrent import futures
@@ -749,3 +751,45 @@ def test_memory_of_a_device():
         memoryview(device)
     with pytest.raises(ValueError, match="the lists are of device -1, the call is on 0"):
         c.gsc_measure(on, None, [], None, shared)
+
+
+DOCTOR = ("-m", "gradscaler", "doctor", "--device", "cuda:0", "--seconds", "0")
+
+
+def rows_of_doctor(**environment):
+    """Returns the rows that the doctor prints, and how the process ended: a fault of the emulated device ends it."""
+    done = run_python(*DOCTOR, **environment)
+    return dict(re.split(r"  +|$", line, maxsplit=1) for line in done.stdout.splitlines()), done
+
+
+def test_the_doctor_finds_that_the_device_has_the_bits_of_the_host():
+    done = run_python(*DOCTOR, "--json")
+    rows = json.loads(done.stdout)
+    tests = dict(list(rows.items())[list(rows).index("device") + 1 :])
+    assert done.returncode == 0 and rows["device"].startswith("cuda:0, stand-in, driver for CUDA 12.4")
+    assert [*tests][-3:] == ["two streams", "saved states", "speed"] and len(tests) == 11
+    assert all(text.startswith("right: ") for text in tests.values()), tests
+    assert "GB/s" in tests["speed"]
+
+
+@pytest.mark.parametrize(
+    ("removed", "row"),
+    [("rounding", "dtypes"), ("count", "dtypes"), ("chunks 4", "short lists"), ("chunks 18", "long tensors")],
+)
+def test_the_doctor_names_the_row_of_a_mistake_of_the_device(removed, row):
+    rows, done = rows_of_doctor(GSC_REMOVED=removed)
+    assert done.returncode != 0
+    if removed.startswith("chunks"):  # the emulated device aborts
+        assert (list(rows)[-1], rows[row]) == (row, "") and "barrier" in done.stderr
+    else:
+        assert rows[row].startswith("WRONG: ") and rows["saved states"].startswith("right: ")
+
+
+@pytest.mark.parametrize("removed", ["rounding", "count"])
+def test_a_device_with_other_bits_has_no_context_unless_its_check_is_off(removed):
+    program = "from gradscaler import _cuda; _cuda.device(0)"
+    refused = run_python("-c", program, GSC_REMOVED=removed)
+    assert refused.returncode == 1
+    words = 'CUDA device 0 (stand-in, driver for CUDA 12.4) is not used, because the comparison "dtypes"'
+    assert folded(words) in folded(refused.stderr)
+    assert run_python("-c", program, GSC_REMOVED=removed, GSC_CUDA_CHECK="0").returncode == 0

@@ -245,3 +245,15 @@ def test_a_history_is_drawn_watched_and_diagnosed(capsys, tmp_path):
     pytest.importorskip("matplotlib")
     assert run(capsys, "plot", path, "-o", tmp_path / "run.png")[0] == 0
     assert (tmp_path / "run.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_doctor_says_what_each_device_of_torch_gets():
+    pytest.importorskip("torch")
+    assert lines(run_python("-m", "gradscaler").stdout)["torch cpu"] == "kernels"
+    rows = json.loads(run_python("-m", "gradscaler", "doctor", "--json", GSC_TORCH_PATH="torch").stdout)
+    assert rows["torch cpu"] == "torch's operations: GSC_TORCH_PATH chooses them" and rows["works"] == "yes"
+
+
+def test_the_doctor_compares_only_devices_of_nvidia():
+    done = run_python("-m", "gradscaler", "doctor", "--device", "mps")
+    assert done.returncode == 1 and folded('--device is "mps"') in folded(done.stderr)

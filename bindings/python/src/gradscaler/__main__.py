@@ -12,11 +12,12 @@ import os
 import platform
 import sys
 import time
+from collections.abc import Iterable
 from typing import Any
 
 import gradscaler
 
-from . import _checkpoints, _entries, _files, _history, _plot
+from . import _checkpoints, _doctor, _entries, _files, _history, _plot
 from ._policy import _FIELDS
 
 PACKAGES = {
@@ -75,17 +76,37 @@ def doctor_rows() -> dict[str, str]:
     }
 
 
-def table(rows: dict[str, Any]) -> None:
-    width = max(map(len, rows), default=0)
+def table(rows: dict[str, Any], more: Iterable[str] = ()) -> None:
+    """Prints rows, with room for the names of more rows to come."""
+    width = max(map(len, [*rows, *more]), default=0)
     for word, text in rows.items():
         print(f"{word:<{width}}  {text}")
 
 
-def doctor(_: argparse.Namespace) -> int:
-    """shows version, CPU, CUDA and packages; exits with 1 if the library does not work. Starts CUDA"""
-    rows = doctor_rows()
-    table(rows)
-    return rows["works"] != "yes"
+def doctor(options: argparse.Namespace) -> int:
+    """shows version, CPU, CUDA, packages and what each device of torch gets; with --device, compares a GPU with the CPU
+    bit for bit, and measures its speed. Exits with 1 if something is wrong. Starts CUDA"""
+    rows, tests = doctor_rows(), {}
+    if options.device:
+        rows["device"], tests = _doctor.tests(options.device, options.seconds)
+    elif rows["works"] == "yes":
+        rows |= _doctor.torch_paths()
+    if not options.json:
+        table(rows, tests)
+    width, wrong = max(map(len, [*rows, *tests])), rows["works"] != "yes"
+    for name, test in tests.items():
+        if not options.json:
+            print(f"{name:<{width}}  ", end="", flush=True)  # before it runs: a fault of the device can end the process
+        start = time.perf_counter()
+        try:
+            rows[name] = f"right: {test()} in {time.perf_counter() - start:.1f} s"
+        except (ValueError, RuntimeError, MemoryError) as error:
+            rows[name], wrong = f"WRONG: {error}", True
+        if not options.json:
+            print(rows[name], flush=True)
+    if options.json:
+        print(json.dumps(rows))
+    return wrong
 
 
 def presets(options: argparse.Namespace) -> int:
@@ -199,7 +220,9 @@ def parser() -> argparse.ArgumentParser:
             one.add_argument("--json", action="store_true", help="as JSON")
         return one
 
-    command("doctor", doctor, json=False)
+    one = command("doctor", doctor)
+    one.add_argument("--device", metavar="cuda:0", help="compare this device with the CPU")
+    one.add_argument("--seconds", type=float, default=2.0, help="about as long takes each comparison; default: 2")
     one = command("presets", presets)
     one.add_argument("name", nargs="?", metavar="NAME")
     one.add_argument("other", nargs="?", metavar="OTHER", help="show only the differences from this preset")
@@ -221,7 +244,7 @@ def parser() -> argparse.ArgumentParser:
     one.add_argument("file", metavar="RUN.csv")
     one.add_argument("--seconds", type=float, default=2.0)
     one.add_argument("--once", action="store_true", help="draw it once")
-    main_parser.set_defaults(run=doctor)
+    main_parser.set_defaults(run=doctor, device=None, json=False)
     return main_parser
 
 
