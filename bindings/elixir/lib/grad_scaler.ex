@@ -900,6 +900,29 @@ defmodule GradScaler do
           "a device is :cuda, {:cuda, ordinal} or {:cpu, threads}, not #{inspect(kind)}"
   end
 
+  @doc """
+  Compares the scaler's device with the host, bit for bit, with everything that the kernels do. Returns
+  the names of the comparisons. If a bit differs, a `GradScaler.Error` says where.
+
+  Each round has larger lists than the one before.
+
+      iex> scaler = GradScaler.new("static") |> GradScaler.on_device({:cpu, 2})
+      iex> hd(GradScaler.compare_device(scaler))
+      "dtypes"
+  """
+  @spec compare_device(t, pos_integer) :: [binary]
+  def compare_device(%__MODULE__{device: device}, rounds \\ 3) do
+    indices = Stream.iterate(0, &(&1 + 1))
+    names = indices |> Stream.map(&Native.comparison_name/1) |> Enum.take_while(& &1)
+
+    for {_name, index} <- Enum.with_index(names), round <- 0..(rounds - 1) do
+      with {:error, details} <- Native.exec_compare(device, index, round),
+           do: raise(Error.new(details))
+    end
+
+    names
+  end
+
   @doc "Copies the floats of a tree to the scaler's device, if it has one. Integers are not copied."
   @spec device_put(tree, t) :: tree
   def device_put(tree, %__MODULE__{device: nil}), do: tree

@@ -8,7 +8,7 @@ use std::ptr;
 use std::slice;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::error::{check, Error, Result};
+use crate::error::{check, listed, Error, Result};
 use crate::memory::{Arguments, Calls};
 use crate::operations::{FactorIn, UNSCALE_ONLY};
 use crate::tensor::sealed::Sealed;
@@ -102,6 +102,34 @@ impl Device {
     pub fn wait(&self) -> Result<()> {
         // SAFETY: a context and its stream.
         check(|err| unsafe { sys::gsc_exec_wait(&self.exec(), err) })
+    }
+
+    /// Compares the device with the host, bit for bit, with everything that the kernels do. Returns the
+    /// names of the comparisons. Three rounds are a good test; each has larger lists than the one before.
+    ///
+    /// ```
+    /// let names = gradscaler::Device::cpu(2)?.compare(3)?;
+    /// assert_eq!(names[0], "dtypes");
+    /// # Ok::<(), gradscaler::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Status::DEVICE`]: a bit differs, and the error says where, or the driver failed.
+    pub fn compare(&self, rounds: u64) -> Result<Vec<&'static str>> {
+        let names = listed(sys::gsc_comparison_name, sys::gsc_comparison_name);
+        let names: Vec<_> = names.map(|(name, _)| name).collect();
+        let mut size = 0;
+        for (index, round) in (0..)
+            .zip(&names)
+            .flat_map(|(i, _)| (0..rounds).map(move |r| (i, r)))
+        {
+            // SAFETY: a context and its stream, and a number to write.
+            check(|err| unsafe {
+                sys::gsc_exec_compare(&self.exec(), index, round, &mut size, err)
+            })?;
+        }
+        Ok(names)
     }
 
     /// Returns a number that identifies the device.
