@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What a device must show: comparisons with the host, bit for bit. The check of a new CUDA context
- * runs their rounds 0; `gradscaler doctor` and ci/gpu run more. A comparison is a list of calls on
- * one block of memory. The block is made on the host and copied to the device; then both run the
- * calls, and the whole blocks are compared.
+ * The comparisons with the host that a device must pass, bit for bit. The check of a new CUDA
+ * context runs their rounds 0; `gradscaler doctor` and ci/gpu run more. A comparison is a list of
+ * calls on one block of memory. The block is made on the host and copied to the device; then both
+ * run the calls, and the whole blocks are compared.
  */
 #include "compare.h"
 
@@ -87,7 +87,7 @@ static void add_tensor(run *r, uint64_t count, uint32_t in, uint32_t out, bool i
     r->n++;
 }
 
-/* Makes the lists those of a block on the host or on the device. */
+/* Makes the lists point to a block on the host or on the device. */
 static void place(run *r, uintptr_t from, uintptr_t to)
 {
     for (uint64_t i = 0; i < r->n; i++) {
@@ -169,7 +169,7 @@ static void fill(run *r, uint64_t rarely)
 
 /* ---- calls: `b` is the block on the host or on the device, and is not read here ---- */
 
-/* What the values make a call refuse, a device writes to its result; the host is told to. */
+/* A device writes to its result why it refuses a value; the host is told to do so. */
 #define CALL(call)                                                                                 \
     do {                                                                                           \
         const gsc_status status_ = (call);                                                         \

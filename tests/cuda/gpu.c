@@ -933,7 +933,7 @@ static void two_streams(void)
     }
 }
 
-/* What `gradscaler doctor` runs. The name of each is printed first: a fault can end the process. */
+/* The comparisons of `gradscaler doctor`. Prints each name first: a fault can end the process. */
 static void compare_as_doctor(void)
 {
     gsc_error err;
