@@ -225,7 +225,7 @@ static void first_use(void)
 {
     static const char words[] = "device 0 (stand-in, driver for CUDA 12.4) is not used|\"dtypes\"|"
                                 "GSC_CUDA_CHECK=0";
-    void *captured, *independent, *graph;
+    void *captured = NULL, *independent = NULL, *graph = NULL;
     CHECK(strcmp(cuda_note(), "available") == 0 && cuDevicePrimaryCtxRetain(&captured, 0) == 0);
     CHECK(cuCtxPushCurrent_v2(captured) == 0 && cuStreamCreate(&captured, 0) == 0);
     setenv("GSC_CUDA_CHECK", "1", 1);
