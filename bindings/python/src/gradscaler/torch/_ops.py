@@ -71,29 +71,10 @@ def _unscale_(
     loss_finite: torch.Tensor | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     _check(gradients, state)
-    device, fields = state.device, (policy, want, max_norm, loss_finite)
-    if not _device.uses_torch(device):
-        return _unscale(gradients, device, state, report, pending, *fields)
-    on_host = [each.to(_device.CPU) for each in (state, report, pending)]
-    found, norm = _unscale(gradients, device, *on_host, *fields)
-    report.copy_(on_host[1])
-    pending.copy_(on_host[2])
-    return found.to(device), norm.to(device)
-
-
-def _unscale(
-    gradients: list[torch.Tensor],
-    device: torch.device,
-    state: torch.Tensor,
-    report: torch.Tensor,
-    pending: torch.Tensor,
-    policy: str,
-    want: int,
-    max_norm: float,
-    loss_finite: torch.Tensor | None,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Unscales gradients on `device`; the other tensors are there, or on the host if torch's operations unscale."""
+    device, given = state.device, (report, pending)
     rules, by_torch = _policy(policy), _device.uses_torch(device)
+    if by_torch:  # then the core decides on the host
+        state, report, pending = (each.to(_device.CPU) for each in (state, report, pending))
     memory = PlainState(State.from_bytes(data(state)), device, False) if by_torch else DeviceState(state, device)
     group = group_of(device, gradients, range(len(gradients)), memory)
     losses = None  # 1 / False is Inf
@@ -129,7 +110,10 @@ def _unscale(
         if guard is not None:
             DeviceState.reduce(clip, guard)
         group.multiply(clip, memory)
-    return found, norm
+    if by_torch:
+        given[0].copy_(report)
+        given[1].copy_(pending)
+    return found.to(device), norm.to(device)
 
 
 def _stalled(policy: Policy, state: torch.Tensor, report: torch.Tensor) -> StallError:
