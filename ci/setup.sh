@@ -217,7 +217,7 @@ clients() { # KIND
 
 # The gradients that the parity test replays: build/parity/steps.bin.
 recorded_steps() {
-  [ -e build/parity/steps.bin ] && return
+  [ build/parity/steps.bin -nt tests/parity/record.py ] && return
   venv python
   python_binding
   mkdir -p build/parity

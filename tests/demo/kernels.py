@@ -60,8 +60,8 @@ def obstacle(kernel):
 
 def figures(script, folder):
     facts = json.loads((folder / f"{script}.json").read_text())
-    if script == "demo":
-        return ", ".join(f"{run['name']} {run['accuracy']:.1%}" for run in (*facts["runs"], facts["control"]))
+    if script != "guard":
+        return ", ".join(f"{run['name']} {run['accuracy']:.1%}" for run in facts["runs"])
     percents = "; ".join(
         " ".join(f"{rule[fact]['median']:.0%}" for fact in ("worst accuracy", "final accuracy")) for rule in facts
     )
@@ -75,7 +75,7 @@ def run(job):
         done = (Path(folder) / f"{script}.json").exists()
         verdict = "ok" if result.returncode == 0 else (result.stderr.strip() or "no message").splitlines()[-1]
         text = figures(script, Path(folder)) if done else "no figures"
-    print(f"{kernel:<16} {threads} threads  {script + '.py':<8}  {text}: {verdict}", flush=True)
+    print(f"{kernel:<16} {threads} threads  {script + '.py':<10}  {text}: {verdict}", flush=True)
     return result.returncode == 0
 
 
@@ -92,7 +92,7 @@ def main():
             environments[kernel] = {"OPENBLAS_CORETYPE": kernel}
     dispatched = np.show_config(mode="dicts")["SIMD Extensions"].get("found", [])
     environments["NumPy's baseline"] = {"NPY_DISABLE_CPU_FEATURES": " ".join(dispatched)}
-    scripts = ("demo", []), ("guard", ["--seeds", arguments.seeds])
+    scripts = ("demo", []), ("float16", []), ("guard", ["--seeds", arguments.seeds])
     passed = []
     for threads in arguments.threads:
         jobs = [

@@ -59,7 +59,7 @@ static void add_metrics(uint32_t *digest, const gsc_policy *policy, const gsc_st
 }
 
 /* One step; `back` receives the first tensor, scaled again. */
-static void step(const gsc_policy *policy, gsc_state *state, const gsc_tensor *in,
+static void step(const gsc_policy *policy, gsc_state *state, float loss, const gsc_tensor *in,
                  const gsc_tensor *out, const gsc_tensor *back, uint32_t n, uint32_t *digest)
 {
     int64_t histogram[GSC_HISTOGRAM_LENGTH];
@@ -68,6 +68,7 @@ static void step(const gsc_policy *policy, gsc_state *state, const gsc_tensor *i
     gsc_error err;
     options.want = GSC_WANT_NORM | GSC_WANT_AMAX | GSC_WANT_UNDERFLOW;
     options.histogram = histogram;
+    options.loss = &(gsc_tensor){.data = &loss, .count = 1, .dtype = GSC_F32};
     check(gsc_unscale(NULL, &state->factor, in, out, n, &options, &report, &err), &err);
     check(gsc_scale(NULL, &state->factor, out, back, 1, NULL, NULL, &err), &err);
     check(gsc_state_update(NULL, policy, state, &report, state, &err), &err);
@@ -117,13 +118,16 @@ int main(int count, char **arguments)
             (gsc_tensor){.data = allocate(in[i].count * 4), .count = in[i].count, .dtype = GSC_F32};
     }
     for (uint32_t i = 0; i < sizes[0]; i++) {
+        float loss;
+        read_exactly(&loss, sizeof loss, file);
         for (uint32_t j = 0; j < sizes[1]; j++)
             read_exactly(in[j].data, in[j].count * gsc_dtype_size(in[j].dtype), file);
-        step(&policy, &state, in, out, &in[0], sizes[1], &digest);
+        step(&policy, &state, loss, in, out, &in[0], sizes[1], &digest);
         if (i + 1 == sizes[0] / 2)
             save_and_reload(&policy, &state);
     }
-    printf("%08x %lld %.17g\n", digest, (long long)state.total_overflows, state.factor.scale);
+    printf("%08x %lld %.17g\n", digest, (long long)(state.total_overflows + state.total_bad_losses),
+           state.factor.scale);
     for (uint32_t i = 0; i < sizes[1]; i++) {
         free(in[i].data);
         free(out[i].data);

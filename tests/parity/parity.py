@@ -34,7 +34,8 @@ def main():
         facts = json.loads(arguments.json.read_text()) if arguments.json.exists() else {}
         arguments.json.write_text(json.dumps(facts | {"languages": rows}, indent=2) + "\n")
     failed = sum(row["digest"] in ("failed", "") or row != rows[0] | {"language": row["language"]} for row in rows)
-    print(f"{len(rows) - failed} passed, {failed} failed")
+    if failed:
+        print(f"broken: {failed} of {len(rows)} languages differ from {rows[0]['language']}, or failed")
     sys.exit(failed)
 
 

@@ -9,7 +9,7 @@ and in float16 with a scaler. The loss is weighted 1e-4, as for an auxiliary hea
 float16, which rounds them to zero.
 
 For your own training loop, read `train`; the rest is network and data. The exit status is 1 if float16 does not
-fail without scaling, or does not match float32 with it. demo.py shows the same in pictures.
+fail without scaling, or does not match float32 with it. float16.py shows the same in pictures.
 """
 
 import sys

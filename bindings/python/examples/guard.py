@@ -26,7 +26,7 @@ from pathlib import Path
 
 import matplotlib as mpl
 import numpy as np
-from demo import BATCH, backward, forward, init_weights, load_data, loss_gradient
+from float16 import BATCH, backward, forward, init_weights, load_data, loss_gradient
 from matplotlib.figure import Figure
 from pictures import save
 

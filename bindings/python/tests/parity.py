@@ -43,9 +43,10 @@ def main():
         table = [read(file, "<IIQ") for _ in range(tensors)]
         digest = 0
         for step in range(steps):
+            loss = np.frombuffer(file.read(4), np.float32)
             dtypes = [(np.dtype(DTYPES[number]), count) for number, _, count in table]
             grads = [np.frombuffer(file.read(count * dtype.itemsize), dtype) for dtype, count in dtypes]
-            report = scaler.unscale(grads, dtype=np.float32, want=sum(Want), histogram=True)
+            report = scaler.unscale(grads, dtype=np.float32, want=sum(Want), histogram=True, loss=loss)
             again = scaler.scale(report.grads[0], dtype=grads[0].dtype)
             scaler.update(report)
             parts = [*report.grads, again, packed(report, REPORT)]
@@ -59,7 +60,7 @@ def main():
                 state = scaler.state_dict()
                 scaler = Scaler()
                 scaler.load_state_dict(state)
-    print(f"{digest:08x}", scaler.total_overflows, repr(scaler.loss_scale))
+    print(f"{digest:08x}", scaler.total_overflows + scaler.total_bad_losses, repr(scaler.loss_scale))
 
 
 if __name__ == "__main__":

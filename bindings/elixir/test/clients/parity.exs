@@ -23,7 +23,7 @@ defmodule Parity do
 
     state = State.decode(state)
     digest = Base.encode16(<<hash::32>>, case: :lower)
-    "#{digest} #{state.total_overflows} #{state.factor.scale}"
+    "#{digest} #{state.total_overflows + state.total_bad_losses} #{state.factor.scale}"
   end
 
   defp shapes(rest, 0, shapes), do: {Enum.reverse(shapes), rest}
@@ -34,11 +34,14 @@ defmodule Parity do
   end
 
   defp step(number, {policy, state, data, hash}, shapes, steps) do
+    <<loss::binary-4, data::binary>> = data
     {tensors, data} = Enum.map_reduce(shapes, data, &take/2)
     factor = binary_part(state, 0, 32)
 
     wide = Enum.map(tensors, fn _ -> :f32 end)
-    {results, report} = Binaries.into(:unscale, factor, tensors, wide, @options)
+
+    {results, report} =
+      Binaries.into(:unscale, factor, tensors, wide, %{@options | loss: {:f32, loss}})
 
     [{dtype, _} | _] = tensors
     {back, _report} = Binaries.into(:scale, factor, Enum.take(results, 1), [dtype])

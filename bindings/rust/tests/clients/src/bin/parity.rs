@@ -96,6 +96,7 @@ fn add(digest: &mut u32, bytes: &[u8]) {
 
 fn step(
     scaler: &mut Scaler,
+    loss: f32,
     tensors: &[Elements],
     back: &mut Elements,
     digest: &mut u32,
@@ -110,7 +111,10 @@ fn step(
         .map(|result| TensorMut::new(result))
         .collect();
     let mut histogram = Histogram::default();
-    let options = Options::new(Want::ALL).histogram(&mut histogram);
+    let loss = [loss];
+    let options = Options::new(Want::ALL)
+        .histogram(&mut histogram)
+        .loss(Tensor::new(&loss));
     let report = scaler.unscale_into(&inputs, &mut out, options)?;
     let first = [Tensor::new(&results[0])];
     scaler.scale_into(&first, &mut [back.view_mut()], Want::NONE)?;
@@ -153,15 +157,18 @@ fn main() -> std::result::Result<(), Box<dyn Error>> {
 
     let mut digest = 0;
     for number in 0..steps {
+        let loss = f32::from_le_bytes(next(&mut file)?);
         for tensor in &mut tensors {
             file.read_exact(tensor.bytes_mut())?;
         }
-        step(&mut scaler, &tensors, &mut back, &mut digest)?;
+        step(&mut scaler, loss, &tensors, &mut back, &mut digest)?;
         if number + 1 == steps / 2 {
             scaler = Scaler::load(&scaler.save()?)?;
         }
     }
-    let (skipped, scale) = (scaler.state().total_overflows(), scaler.loss_scale());
+    let state = scaler.state();
+    let skipped = state.total_overflows() + state.total_bad_losses();
+    let scale = scaler.loss_scale();
     println!("{digest:08x} {skipped} {scale}");
     Ok(())
 }
