@@ -44,7 +44,7 @@ C_EXAMPLES = {
 }
 # Where a file of the tree is in the site; what links to a folder or a source links to its reference.
 SITE = {
-    "README.md": "overview.md",
+    "README.md": "index.md",
     "CHANGELOG.md": "changelog.md",
     "core/numerics.md": "numerics.md",
     "tests/traces/README.md": "recordings.md",
@@ -73,7 +73,6 @@ CUDA <cuda>
 :hidden:
 :caption: Guides
 
-Overview <overview>
 Presets <presets>
 Checkpoints <checkpoints>
 Distributed training <ranks>
@@ -81,6 +80,8 @@ Guards <guard>
 Metrics and diagnosis <runs>
 Why was my step skipped? <skipped>
 Measurements <measured>
+What others have <compare>
+Promises <promises>
 RoundPipe <roundpipe>
 Cerebras <cerebras>
 Numerics <numerics>
@@ -141,7 +142,7 @@ def guide(source, out):
 
     def in_markdown(text):
         text = re.sub(r"(!?)\[([^][]+)\]\(([^)\s]+)\)", link, text)
-        return re.sub(r'(src|srcset)="((?:docs|\.\.)/[^"]+)"', picture, text)
+        return re.sub(r'(src|srcset)="([^":]+)"', picture, text)
 
     return outside_code(source.read_text(), in_markdown)
 
@@ -149,11 +150,9 @@ def guide(source, out):
 def guides(out):
     pages = sorted((ROOT / "docs").glob("*.md"))
     (out / "index.md").write_text(guide(ROOT / "docs/site/index.md", out) + CONTENTS)
-    others = [ROOT / name for name in ("README.md", "CHANGELOG.md", "core/numerics.md", "tests/traces/README.md")]
+    others = [ROOT / name for name in ("CHANGELOG.md", "core/numerics.md", "tests/traces/README.md")]
     for page in [*pages, *others]:
         (out / in_site(page)).write_text(guide(page, out))
-    overview = out / "overview.md"
-    overview.write_text(overview.read_text().replace("# gradscaler\n", "# Overview\n", 1))
 
 
 # ---- C, from the manifest ----
