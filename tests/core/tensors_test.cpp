@@ -193,6 +193,25 @@ TEST_CASE("a block sum below 2^-80 is summed again in double", "[tensors]")
     }
 }
 
+TEST_CASE(
+    "the norm of float products keeps the bound of the numerics, which one list almost reaches",
+    "[tensors]")
+{
+    std::vector<float> values(4096, 2.4395694e-4f);
+    std::fill_n(values.begin(), 64, 1.0f);
+    const gsc_tensor tensor = {values.data(), values.size(), GSC_F32, 0, {}};
+    gsc_tensor_options options = GSC_TENSOR_OPTIONS_INIT;
+    options.want = GSC_WANT_NORM;
+    gsc_report report;
+    double exact = 0;
+    for (const double value : values)
+        exact += value * value;
+    REQUIRE(gsc_measure(nullptr, nullptr, &tensor, 1, &options, &report, nullptr) == GSC_OK);
+    const double error = std::fabs(std::sqrt(report.sum_squares / exact) - 1);
+    CHECK(error <= 0x1p-19);
+    CHECK(error >= 0.98 * 0x1p-19);
+}
+
 TEST_CASE("with a policy, report.overflow agrees with the next update, for every preset",
           "[tensors]")
 {
