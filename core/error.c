@@ -147,6 +147,15 @@ struct gsc_text gsc_digits(int precision, double value)
     return made;
 }
 
+struct gsc_text gsc_digits_apart(double value, double other)
+{
+    int precision = 6;
+    while (precision < 17 && value != other &&
+           strcmp(gsc_digits(precision, value).text, gsc_digits(precision, other).text) == 0)
+        precision++;
+    return gsc_digits(precision, value);
+}
+
 /* Returns the edit distance of two words: letters inserted, deleted or replaced. */
 static uint32_t edit_distance(const char *a, const char *b)
 {

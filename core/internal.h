@@ -53,6 +53,9 @@ struct gsc_text gsc_quoted(const char *text);
 struct gsc_text gsc_digits(int precision, double value);
 #define GSC_EXACT(value) (gsc_digits(0, value).text)
 #define GSC_SHORT(value) (gsc_digits(6, value).text)
+/* As GSC_SHORT, with as many digits as tell `value` apart from another number of the sentence. */
+struct gsc_text gsc_digits_apart(double value, double other);
+#define GSC_APART(value, other) (gsc_digits_apart(value, other).text)
 
 /* Returns: before, `did you mean "torch"?`; or nothing if no name is like the unknown `name`. Each
  * name is `stride` bytes after the one before it, in an array of structs; NULL ends them. */
@@ -137,6 +140,10 @@ gsc_status gsc_report_check(const gsc_report *report, int argument, int64_t inde
 
 /* Returns the GSC_CAUSE_* of the last update, as far as the state alone tells it. */
 uint32_t gsc_cause_of(const gsc_state *state);
+
+/* The share of the gradients that became zero by unscaling, if the report has one. */
+bool gsc_has_zero_share(const gsc_report *report);
+double gsc_zero_share(const gsc_report *report);
 
 /* The caller's list of notes. `n` counts all notes; the first `capacity` are written. */
 typedef struct gsc_notes {

@@ -220,9 +220,10 @@ static void append_bad_loss(struct sentence *s, const struct facts *f, const gsc
 static void append_loss_dtype(struct sentence *s, const struct facts *f)
 {
     const struct gsc_real *real = &gsc_reals[f->evidence.loss_dtype];
+    const double largest = gsc_clamp_limit(real->real, INFINITY);
     append(
         s, "the scale, %s, is above the largest %s, %s: make the loss float32 before it is scaled",
-        GSC_SHORT(f->evidence.scale), real->name, GSC_SHORT(gsc_clamp_limit(real->real, INFINITY)));
+        GSC_APART(f->evidence.scale, largest), real->name, GSC_APART(largest, f->evidence.scale));
 }
 
 /* Returns true if the norm alone can be the overflow. */
@@ -323,8 +324,9 @@ static void append_outlier(struct sentence *s, const gsc_reason *r)
 {
     append(s, "the norm");
     if (r->value != 0)
-        append(s, ", %s,", GSC_SHORT(r->value));
-    append(s, " is above %s, %lld in a row", GSC_SHORT(r->threshold), (long long)r->in_a_row);
+        append(s, ", %s,", GSC_APART(r->value, r->threshold));
+    append(s, " is %s %s, %lld in a row", r->value == r->threshold ? "not below" : "above",
+           GSC_APART(r->threshold, r->value), (long long)r->in_a_row);
     if (is_stopped(r))
         append(s, ": look at the data and the learning rate");
 }

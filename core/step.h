@@ -345,10 +345,11 @@ GSC_FUNCTION gsc_status gsc_factor_clipped(const gsc_factor *factor, const gsc_r
     return gsc_factor_shrunk(unclipped, max_norm / (sqrt(report->sum_squares) + 1e-6), out);
 }
 
-/* Adds and wraps around: an absurd report must not cause undefined behaviour. */
-GSC_FUNCTION int64_t gsc_add_wrapping(int64_t a, int64_t b)
+/* Adds counts, which are 0 or above. A sum above the largest number becomes that number. */
+GSC_FUNCTION int64_t gsc_count_sum(int64_t a, int64_t b)
 {
-    return (int64_t)((uint64_t)a + (uint64_t)b);
+    const uint64_t sum = (uint64_t)a + (uint64_t)b;
+    return sum > (uint64_t)INT64_MAX ? INT64_MAX : (int64_t)sum;
 }
 
 /* Adds the counts of `from` to `to`, but not the sum of squares: its order of addition is fixed. */
@@ -364,14 +365,14 @@ GSC_FUNCTION void gsc_report_add(gsc_report *to, const gsc_report *from)
         }
         to->last_tensor = from->last_tensor;
         to->last_rank_plus_1 = from->last_rank_plus_1;
-        to->nan_count = gsc_add_wrapping(to->nan_count, from->nan_count);
-        to->inf_count = gsc_add_wrapping(to->inf_count, from->inf_count);
+        to->nan_count = gsc_count_sum(to->nan_count, from->nan_count);
+        to->inf_count = gsc_count_sum(to->inf_count, from->inf_count);
     }
-    to->elements = gsc_add_wrapping(to->elements, from->elements);
-    to->underflows_to_zero = gsc_add_wrapping(to->underflows_to_zero, from->underflows_to_zero);
+    to->elements = gsc_count_sum(to->elements, from->elements);
+    to->underflows_to_zero = gsc_count_sum(to->underflows_to_zero, from->underflows_to_zero);
     to->underflows_to_subnormal =
-        gsc_add_wrapping(to->underflows_to_subnormal, from->underflows_to_subnormal);
-    to->clamped = gsc_add_wrapping(to->clamped, from->clamped);
+        gsc_count_sum(to->underflows_to_subnormal, from->underflows_to_subnormal);
+    to->clamped = gsc_count_sum(to->clamped, from->clamped);
 }
 
 /* Returns the first report with another digest than the reports before it, or n. */

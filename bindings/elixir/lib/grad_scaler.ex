@@ -730,7 +730,7 @@ defmodule GradScaler do
   `report` is the last one, `:steps` are the updates so far (0: those that the scaler counted), `:planned_steps`
   the updates of the whole run.
 
-      iex> scaler = GradScaler.update(GradScaler.new("none"), true)
+      iex> scaler = Enum.reduce(1..3, GradScaler.new("none"), fn _, s -> GradScaler.update(s, true) end)
       iex> [finding] = GradScaler.diagnose(scaler)
       iex> finding.kind
       :not_finite

@@ -521,6 +521,8 @@ defmodule GradScalerTest do
       assert metrics[:overflow] and metrics[:nan_count] == 1 and metrics[:norm] == nil
       refute Keyword.has_key?(GradScaler.metrics(scaler), :nan_count)
 
+      scaler = scaler |> GradScaler.update(report) |> GradScaler.update(report)
+
       assert [%{kind: :not_finite, entry: 1}, %{kind: :never_grows}] =
                GradScaler.diagnose(scaler, report, planned_steps: 100)
     end

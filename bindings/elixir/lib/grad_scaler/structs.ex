@@ -232,7 +232,11 @@ defmodule GradScaler.Constants do
       never_grows: 14,
       ceiling_unreachable: 15,
       outside_limits: 16,
-      bad_losses: 17
+      bad_losses: 17,
+      start_too_high: 18,
+      no_gradients: 19,
+      zeros: 20,
+      guard_clips: 21
     ]
   end
 

@@ -17,7 +17,7 @@ from ._arguments import _index, _short_repr
 from ._entries import Note
 from ._policy import Policy
 from ._report import Report
-from ._structs import Metric, NoteKind, ReportKind, State, Want
+from ._structs import Event, Metric, NoteKind, ReportKind, State, Want
 
 COLUMNS = ("step", *(metric.name.lower() for metric in Metric))
 _MAX_ROWS, _MAX_SECONDS = 100, 30  # the most lines that are kept in memory, and for how long
@@ -245,8 +245,16 @@ def diagnose(path: str | os.PathLike, planned_steps: int = 0) -> list[Note]:
     for name in ("total_overflows", "total_guard_skips", "total_growths", "total_backoffs", "total_bad_losses"):
         setattr(state, name, int(last.get(name, 0)))
     state.factor.scale = last["loss_scale"]
+    state.total_updates = count
     c.gsc_state_init_from(None, policy, state, state)
     scales, bad = columns["loss_scale"], columns["overflow"]
+    state.updates_at_growth = next((i for i, o in enumerate(bad, 1) if not o), 0)
+    for i in range(1, count):
+        state.updates_at_growth = i + 1 if scales[i] > scales[i - 1] else state.updates_at_growth
+    state.overflows_at_growth = int(columns["total_overflows"][state.updates_at_growth - 1]) * bool(
+        state.updates_at_growth
+    )
+    state.nans_in_a_row = _length_at_end(nans > 0 for nans in columns["nan_count"])
     state.failed_backoffs = max(
         0, _length_at_end(o and scale == scales[-1] for o, scale in zip(bad, scales, strict=True)) - 1
     )
@@ -254,6 +262,7 @@ def diagnose(path: str | os.PathLike, planned_steps: int = 0) -> list[Note]:
     if bounds:
         state.guard_threshold = bounds[-1]
         state.guard_in_a_row = _length_at_end(map(guard_skipped, columns["skip"], bad, known_bad_losses(columns)))
+        state.events = Event.SKIPPED | Event.OUTLIER if state.guard_in_a_row else 0
     shares = [share for share in columns["zero_share"] if not math.isnan(share)]
     report = Report(
         kind=ReportKind.TENSORS,

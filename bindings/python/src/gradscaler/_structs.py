@@ -268,16 +268,20 @@ class NoteKind(enum.IntEnum):
     UNUSABLE = 5  # the scale is 0 or infinity: no call multiplies by it; also from gsc_state_diagnose, with the scale as `value`
     LOST = 6  # the format has no key for `field`; `value` is lost
     FAILURE = 7  # diagnosis: a call failed, here or on another rank, and no rank steps; `value` is the status
-    NOT_FINITE = 8  # diagnosis: Inf or NaN that no scale cures; `value` is their number, 0 if unknown; `entry` is the last tensor with one, the nearest to the cause
+    NOT_FINITE = 8  # diagnosis: Inf or NaN that no scale cures; `value` is their number, 0 if unknown; `entry` is the last tensor with one, the nearest to the cause; `field` is nans_in_a_row if NaN alone came several times in a row, which is found at every scale, else failed_backoffs
     BACKOFF_FAILED = 9  # diagnosis: overflows cannot lower the scale, `value`; `entry` is the last tensor with Inf or NaN, the nearest to the cause
-    OVERFLOWS_OFTEN = 10  # diagnosis: more steps overflowed than this policy causes by itself; `value` is their share, 0 to 1
+    OVERFLOWS_OFTEN = 10  # diagnosis: too many steps overflowed since the last growth, or since the first good step if there was none; `value` is their share, 0 to 1. If `field` is growth_interval, growths caused them, and the share is of all steps
     GUARD_SKIPS = 11  # diagnosis: the guard skipped more than half of the steps, or the last ones in a row; `value` is the number since the start
-    GUARD_IDLE = 12  # diagnosis: the guard judges none of the planned steps, because its warm-up is longer; `value` is its samples so far
+    GUARD_IDLE = 12  # diagnosis: the guard judges none of the steps that are left, because its warm-up is longer; `value` is its samples so far
     UNDERFLOWS = 13  # diagnosis: gradients became zero; `value` is their share, 0 to 1; `entry` is the tensor with the largest share
-    NEVER_GROWS = 14  # diagnosis: `value` steps are planned, fewer than a growth needs
-    CEILING_UNREACHABLE = 15  # diagnosis: the planned steps end before the scale can reach max_scale; `value` is the highest that it can reach
+    NEVER_GROWS = 14  # diagnosis: `value` steps are planned, fewer than a growth needs, and the scale is low; if `field` is good_steps, this count is past the interval of Growth.EXACT
+    CEILING_UNREACHABLE = 15  # diagnosis: the planned steps end before the scale reaches 2^15, or max_scale if that is lower; `value` is the scale at the end if no step overflows
     OUTSIDE_LIMITS = 16  # `value`, the scale, is above max_scale or below min_scale: `field` is that limit; from gsc_state_import, and in a diagnosis
-    BAD_LOSSES = 17  # diagnosis: losses were not finite before they were scaled; `value` is their share of the steps, 0 to 1
+    BAD_LOSSES = 17  # diagnosis: losses were not finite before they were scaled, the last one or too many; `value` is their share of the steps, 0 to 1
+    START_TOO_HIGH = 18  # diagnosis: every step so far overflowed, because init_scale, `value`, is too high
+    NO_GRADIENTS = 19  # diagnosis: in the last `value` steps no tensor had a gradient
+    ZEROS = 20  # diagnosis: in the last step `value` tensors had only gradients of 0, and `entry` is the first of them; -1: all gradients were 0. Reports with the norm or amax tell
+    GUARD_CLIPS = 21  # diagnosis: the guard clipped the last steps in a row, and its threshold stays below the norms; `value` is the number since the start
 
 
 class KeyUse(enum.IntFlag):

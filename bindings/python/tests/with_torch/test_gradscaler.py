@@ -807,17 +807,27 @@ def test_metrics_and_a_diagnosis_before_update_are_those_after_it():
 def test_metrics_a_diagnosis_and_a_history_as_those_of_the_librarys_scaler(tmp_path):
     one, optimizer = scaler(1.0, want=Want.NORM), sgd(weight=[1.0, 1.0])
     with one.history(tmp_path / "run.csv"):
-        for value in (1.0, INF):
+        for value in (1.0, NAN, NAN, NAN):
             gradients(optimizer)[0].fill_(value)
             make_step(one, optimizer)
     metrics = one.metrics()
-    assert (metrics["loss_scale"], metrics["skip"], metrics["overflow"], metrics["inf_count"]) == (0.5, True, True, 2)
+    assert (metrics["loss_scale"], metrics["skip"], metrics["overflow"], metrics["nan_count"]) == (0.125, True, True, 2)
     columns = read(tmp_path / "run.csv")
-    assert (columns["step"], columns["overflow"], columns["loss_scale"]) == ([1, 2], [0, 1], [1.0, 0.5])
+    assert (columns["step"], columns["overflow"]) == ([1, 2, 3, 4], [0, 1, 1, 1])
+    assert columns["loss_scale"] == [1.0, 0.5, 0.25, 0.125]
     assert columns["norm"][0] == pytest.approx(2**0.5)
     found, *_ = one.diagnose()
     assert found.kind == NoteKind.NOT_FINITE and found.endswith("look first at 'weight'")
     pickle.loads(pickle.dumps(one))
+
+
+def test_a_diagnosis_of_several_optimizers_names_the_parameter():
+    one, first, second = scaler(), sgd(generator=[1.0]), sgd(critic=[1.0])
+    for _ in range(3):
+        gradients(second)[0].fill_(NAN)
+        make_step(one, first, second)
+    (found,) = one.diagnose()
+    assert found.kind == NoteKind.NOT_FINITE and found.endswith("look first at 'critic'")
 
 
 @pytest.mark.parametrize("stepped", [False, True])

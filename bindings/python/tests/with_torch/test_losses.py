@@ -250,6 +250,16 @@ def test_a_history_and_the_diagnosis_have_bad_losses(tmp_path):
     assert gradscaler.diagnose(tmp_path / "run.csv") == [found]
 
 
+@pytest.mark.wording
+def test_a_diagnosis_knows_a_bad_loss_that_the_policy_does_not_judge():
+    one = scaler(hold_bad_loss=False)
+    for value in [1.0] * 5 + [NAN] * 25:
+        made(torch.tensor(value, requires_grad=True), one=one, gradient=value)
+    assert one._state().total_bad_losses == 0 and "the loss was not finite" in one.reason
+    (found,) = one.diagnose()
+    assert found.kind == NoteKind.BAD_LOSSES and "learning rate" not in found
+
+
 def test_a_tensor_scaler_takes_loss_finite_as_data():
     for policy in Policy("torch"), Policy("torch", bad_loss_rule=BadLoss.HOLD, max_failed_backoffs=3):
         one, holds = TensorScaler(policy), policy.bad_loss_rule == BadLoss.HOLD

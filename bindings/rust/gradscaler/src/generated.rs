@@ -401,34 +401,48 @@ choice! {
         /// status.
         FAILURE = sys::GSC_NOTE_FAILURE;
         /// Diagnosis: Inf or NaN that no scale cures; `value` is their number, 0 if unknown;
-        /// `entry` is the last tensor with one, the nearest to the cause.
+        /// `entry` is the last tensor with one, the nearest to the cause; `field` is nans_in_a_row
+        /// if NaN alone came several times in a row, which is found at every scale, else
+        /// failed_backoffs.
         NOT_FINITE = sys::GSC_NOTE_NOT_FINITE;
         /// Diagnosis: overflows cannot lower the scale, `value`; `entry` is the last tensor with
         /// Inf or NaN, the nearest to the cause.
         BACKOFF_FAILED = sys::GSC_NOTE_BACKOFF_FAILED;
-        /// Diagnosis: more steps overflowed than this policy causes by itself; `value` is their
-        /// share, 0 to 1.
+        /// Diagnosis: too many steps overflowed since the last growth, or since the first good step
+        /// if there was none; `value` is their share, 0 to 1. If `field` is growth_interval,
+        /// growths caused them, and the share is of all steps.
         OVERFLOWS_OFTEN = sys::GSC_NOTE_OVERFLOWS_OFTEN;
         /// Diagnosis: the guard skipped more than half of the steps, or the last ones in a row;
         /// `value` is the number since the start.
         GUARD_SKIPS = sys::GSC_NOTE_GUARD_SKIPS;
-        /// Diagnosis: the guard judges none of the planned steps, because its warm-up is longer;
-        /// `value` is its samples so far.
+        /// Diagnosis: the guard judges none of the steps that are left, because its warm-up is
+        /// longer; `value` is its samples so far.
         GUARD_IDLE = sys::GSC_NOTE_GUARD_IDLE;
         /// Diagnosis: gradients became zero; `value` is their share, 0 to 1; `entry` is the tensor
         /// with the largest share.
         UNDERFLOWS = sys::GSC_NOTE_UNDERFLOWS;
-        /// Diagnosis: `value` steps are planned, fewer than a growth needs.
+        /// Diagnosis: `value` steps are planned, fewer than a growth needs, and the scale is low;
+        /// if `field` is good_steps, this count is past the interval of [`Growth::EXACT`].
         NEVER_GROWS = sys::GSC_NOTE_NEVER_GROWS;
-        /// Diagnosis: the planned steps end before the scale can reach max_scale; `value` is the
-        /// highest that it can reach.
+        /// Diagnosis: the planned steps end before the scale reaches 2^15, or max_scale if that is
+        /// lower; `value` is the scale at the end if no step overflows.
         CEILING_UNREACHABLE = sys::GSC_NOTE_CEILING_UNREACHABLE;
         /// `value`, the scale, is above max_scale or below min_scale: `field` is that limit; from
         /// gsc_state_import, and in a diagnosis.
         OUTSIDE_LIMITS = sys::GSC_NOTE_OUTSIDE_LIMITS;
-        /// Diagnosis: losses were not finite before they were scaled; `value` is their share of the
-        /// steps, 0 to 1.
+        /// Diagnosis: losses were not finite before they were scaled, the last one or too many;
+        /// `value` is their share of the steps, 0 to 1.
         BAD_LOSSES = sys::GSC_NOTE_BAD_LOSSES;
+        /// Diagnosis: every step so far overflowed, because init_scale, `value`, is too high.
+        START_TOO_HIGH = sys::GSC_NOTE_START_TOO_HIGH;
+        /// Diagnosis: in the last `value` steps no tensor had a gradient.
+        NO_GRADIENTS = sys::GSC_NOTE_NO_GRADIENTS;
+        /// Diagnosis: in the last step `value` tensors had only gradients of 0, and `entry` is the
+        /// first of them; -1: all gradients were 0. Reports with the norm or amax tell.
+        ZEROS = sys::GSC_NOTE_ZEROS;
+        /// Diagnosis: the guard clipped the last steps in a row, and its threshold stays below the
+        /// norms; `value` is the number since the start.
+        GUARD_CLIPS = sys::GSC_NOTE_GUARD_CLIPS;
     }
 }
 

@@ -96,7 +96,9 @@ impl Scaler {
     /// use gradscaler::{NoteKind, Report, Scaler};
     ///
     /// let mut scaler = Scaler::preset("none")?;
-    /// scaler.update(&Report::of(true))?;
+    /// for _ in 0..3 {
+    ///     scaler.update(&Report::of(true))?;
+    /// }
     /// let diagnosis = scaler.diagnose(None, &[], 0, 0)?;
     /// eprint!("{diagnosis}");
     /// assert_eq!(diagnosis[0].kind, NoteKind::NOT_FINITE);

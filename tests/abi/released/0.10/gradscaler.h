@@ -1066,31 +1066,51 @@ typedef uint32_t gsc_note_kind;
                                             and no rank steps; `value` is the status */
 #define GSC_NOTE_NOT_FINITE          8u  /* diagnosis: Inf or NaN that no scale cures; `value` is
                                             their number, 0 if unknown; `entry` is the last
-                                            tensor with one, the nearest to the cause */
+                                            tensor with one, the nearest to the cause; `field` is
+                                            nans_in_a_row if NaN alone came several times in a
+                                            row, which is found at every scale, else
+                                            failed_backoffs */
 #define GSC_NOTE_BACKOFF_FAILED      9u  /* diagnosis: overflows cannot lower the scale, `value`;
                                             `entry` is the last tensor with Inf or NaN, the
                                             nearest to the cause */
-#define GSC_NOTE_OVERFLOWS_OFTEN     10u /* diagnosis: more steps overflowed than this policy
-                                            causes by itself; `value` is their share, 0 to 1 */
+#define GSC_NOTE_OVERFLOWS_OFTEN     10u /* diagnosis: too many steps overflowed since the last
+                                            growth, or since the first good step if there was
+                                            none; `value` is their share, 0 to 1. If `field` is
+                                            growth_interval, growths caused them, and the share
+                                            is of all steps */
 #define GSC_NOTE_GUARD_SKIPS         11u /* diagnosis: the guard skipped more than half of the
                                             steps, or the last ones in a row; `value` is the
                                             number since the start */
-#define GSC_NOTE_GUARD_IDLE          12u /* diagnosis: the guard judges none of the planned
-                                            steps, because its warm-up is longer; `value` is its
-                                            samples so far */
+#define GSC_NOTE_GUARD_IDLE          12u /* diagnosis: the guard judges none of the steps that
+                                            are left, because its warm-up is longer; `value` is
+                                            its samples so far */
 #define GSC_NOTE_UNDERFLOWS          13u /* diagnosis: gradients became zero; `value` is their
                                             share, 0 to 1; `entry` is the tensor with the largest
                                             share */
 #define GSC_NOTE_NEVER_GROWS         14u /* diagnosis: `value` steps are planned, fewer than a
-                                            growth needs */
-#define GSC_NOTE_CEILING_UNREACHABLE 15u /* diagnosis: the planned steps end before the scale can
-                                            reach max_scale; `value` is the highest that it can
-                                            reach */
+                                            growth needs, and the scale is low; if `field` is
+                                            good_steps, this count is past the interval of
+                                            GSC_GROWTH_EXACT */
+#define GSC_NOTE_CEILING_UNREACHABLE 15u /* diagnosis: the planned steps end before the scale
+                                            reaches 2^15, or max_scale if that is lower; `value`
+                                            is the scale at the end if no step overflows */
 #define GSC_NOTE_OUTSIDE_LIMITS      16u /* `value`, the scale, is above max_scale or below
                                             min_scale: `field` is that limit; from
                                             gsc_state_import, and in a diagnosis */
 #define GSC_NOTE_BAD_LOSSES          17u /* diagnosis: losses were not finite before they were
-                                            scaled; `value` is their share of the steps, 0 to 1 */
+                                            scaled, the last one or too many; `value` is their
+                                            share of the steps, 0 to 1 */
+#define GSC_NOTE_START_TOO_HIGH      18u /* diagnosis: every step so far overflowed, because
+                                            init_scale, `value`, is too high */
+#define GSC_NOTE_NO_GRADIENTS        19u /* diagnosis: in the last `value` steps no tensor had a
+                                            gradient */
+#define GSC_NOTE_ZEROS               20u /* diagnosis: in the last step `value` tensors had only
+                                            gradients of 0, and `entry` is the first of them; -1:
+                                            all gradients were 0. Reports with the norm or amax
+                                            tell */
+#define GSC_NOTE_GUARD_CLIPS         21u /* diagnosis: the guard clipped the last steps in a row,
+                                            and its threshold stays below the norms; `value` is
+                                            the number since the start */
 
 /*
  * A message from a call that succeeded. Its text is like the text of a gsc_error: programs read the
@@ -1292,13 +1312,14 @@ GSC_API gsc_status gsc_state_metrics(const gsc_policy *policy, const gsc_state *
  * Lists the faults of a run as notes, the most important first. Each message says what to do. A
  * count of 0 means that no fault was found. Behaviour that a framework's policy has by design is no
  * fault. All memory is host memory. A report with an error status is accepted. Shares are of
- * `steps`, or of the overflows if these are more. The limits, such as the share of overflows, can
- * change with a version.
+ * state.total_updates. The state tells what earlier steps did, so no earlier report is needed. The
+ * limits, such as the share of overflows, can change with a version.
  *
  *     report            NULL: the last gradients are unknown
- *     per_tensor        NULL: the notes name only the last tensor that is not finite
+ *     per_tensor        NULL: the notes name only the last tensor that is not finite, and none of
+ *                       zeros
  *     per_tensor_count  ignored if per_tensor is NULL
- *     steps             updates so far; 0: state.total_updates
+ *     steps             updates so far, of planned_steps; 0: state.total_updates
  *     planned_steps     updates of the whole run; 0: not known
  *     notes             NULL only with notes_capacity = 0
  *     notes_capacity    capacity of the list; further notes are only counted

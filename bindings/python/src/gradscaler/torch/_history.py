@@ -83,7 +83,10 @@ class Observed:
         """
         if not self._enabled:
             return []
-        state, report = self._state_of_reports(), _whole(self._reports())
+        state, report = self._state_of_reports(), self.report
+        if report is not None and report.overflow and self._losses.step.first_bad():
+            report = report._without_arrays()
+            report.loss = Loss.NOT_FINITE  # also if the policy judges no losses
         return _history.diagnosed(self._policy, state, report, steps, planned_steps)
 
     def history(self, path: str | os.PathLike, *, step: int | None = None, rank: int = 0) -> _history.History:
