@@ -104,6 +104,7 @@ test_torch() { # gradscaler.torch beside torch's own class: call by call, in rec
   LD_LIBRARY_PATH=$PWD/build/release/tests/cuda/emulated pytests bindings/python/tests/with_torch/test_device.py
   say "once more by torch's own operations, as on devices without kernels"
   GSC_TORCH_PATH=torch pytests bindings/python/tests/with_torch/test_{gradscaler,guard,losses,compile}.py -n 2
+  [ -n "$long" ] || pytests bindings/python/tests/with_torch/test_recordings.py -n 2 --long
   say "what ci/gpu does with torch, on the CPU"
   check gpu-torch $python tests/bench/gpu_python.py torch short >/dev/null
   check gpu-train $python tests/bench/gpu_python.py train short >/dev/null

@@ -542,10 +542,11 @@ def unscaled(scaler, values):
 
 @pytest.mark.parametrize("scale", DIVISORS)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
-def test_gradients_divided_by_the_scale_have_torchs_bits(dtype, scale):
+@pytest.mark.parametrize("backend", [None, "torch"])
+def test_gradients_divided_by_the_scale_have_torchs_bits(backend, dtype, scale):
     values = patterns(dtype)
     for part in values, values[values.isfinite()]:
         theirs, their_found = unscaled(AllowsFloat16("cpu", scale), part)
-        ours, found = unscaled(OURS("cpu", scale, allow_fp16=True), part)
+        ours, found = unscaled(OURS("cpu", scale, allow_fp16=True, backend=backend), part)
         assert torch.equal(ours.view(torch.uint8), theirs.view(torch.uint8))
         assert found == (their_found or not theirs.isfinite().all())

@@ -28,6 +28,7 @@ from ._torch import divide
 _F16 = 1 << c.GSC_F16
 _NORM, _AMAX, _UNDERFLOW = map(int, (Want.NORM, Want.AMAX, Want.UNDERFLOW))
 _F32 = ctypes.c_float  # rounds, to infinity at most
+_LARGEST, _BEFORE = torch.finfo(torch.float32).max, 2.0**64  # an inverse above _LARGEST is _BEFORE times a smaller one
 _HALF = 1 << 20  # a count is two numbers below it, which float32 has exactly
 _CAPTURED = "torch's operations on gradients cannot be captured in a CUDA graph: the host decides after each step"
 
@@ -37,6 +38,7 @@ class Inverse(NamedTuple):
 
     value: Any  # a float, or a tensor of float32 without dimensions
     can_grow: bool  # whether it can be above 1, so that it makes infinities
+    before: float = 1.0  # the gradients are multiplied by this first
     generation: int = 0
     seen: tuple[torch.Tensor, ...] = ()
     tell: Callable[[Policy, Sequence[float]], None] | None = None  # gets the values of `seen`
@@ -152,12 +154,14 @@ def _inverse(factor: Any, memory: HostState | DeviceState, device: torch.device)
     given, state = getattr(factor, "given", None), getattr(factor, "state", None)
     if given is not None:
         return Inverse(given.to(device), True)
+    before = _BEFORE if factor.inverse > _LARGEST else 1.0
     if state is None or device != state.home:
-        return Inverse(factor.inverse, factor.inverse > 1.0, factor.generation)
+        return Inverse(factor.inverse / before, factor.inverse > 1.0, before, factor.generation)
     scale, known = factor.tensors[0], state._known  # by the tensor, as torch does
-    inverse = scale.to(widest(device)).reciprocal().float()
+    wide = scale.to(widest(device))
+    inverse = (wide if before == 1.0 else wide * before).reciprocal().float()
     tell = lambda policy, values: state._see(policy, known, values)  # noqa: E731
-    return Inverse(inverse.reshape(()), factor.inverse > 1.0, factor.generation, factor.tensors, tell)
+    return Inverse(inverse.reshape(()), factor.inverse > 1.0, before, factor.generation, factor.tensors, tell)
 
 
 @functools.cache
@@ -232,6 +236,10 @@ class PlainGroup:
             raise RuntimeError(_CAPTURED)
         inverse = _inverse(factor, memory, self.device)
         self._want, self._policy, self._inverse, self._writes = want, policy, inverse, writes
+        if inverse.before > 1.0 and writes:
+            self._scale_by(inverse.before)
+        elif inverse.before > 1.0:
+            self.tensors = [_product(each, inverse.before) for each in self.tensors]
         found = torch.zeros((), dtype=torch.float32, device=self.device)
         factor = inverse.value
         if not isinstance(factor, torch.Tensor):
@@ -362,14 +370,16 @@ class PlainGroup:
             found.amax, found.square = largest, (largest * next(values)) ** 2
 
     def multiply(self, factor: Any, memory: HostState | DeviceState) -> None:
-        inverse = _inverse(factor, memory, self.device)
         with torch.no_grad():
-            for dtype, tensors in self._lists():
-                if dtype.itemsize > 1:
-                    torch._foreach_mul_(tensors, inverse.value)
-                else:
-                    for each in tensors:
-                        each.copy_(each.float() * inverse.value)
+            self._scale_by(_inverse(factor, memory, self.device).value)
+
+    def _scale_by(self, value: Any) -> None:
+        for dtype, tensors in self._lists():
+            if dtype.itemsize > 1:
+                torch._foreach_mul_(tensors, value)
+            else:
+                for each in tensors:
+                    each.copy_(each.float() * value)
 
     def release(self, read: bool) -> None:
         """Drops the gradients; if the report still has to be read, after that."""

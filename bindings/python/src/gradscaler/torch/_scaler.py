@@ -114,9 +114,10 @@ class GradScaler(Checkpoints, Traced, Observed, Base):
         options = {"min_scale": min_scale, "max_scale": max_scale, "hysteresis": hysteresis}
         fields |= {name: value for name, value in options.items() if value is not None}
         self._follow(rules_of(policy, fields, on_stall is not None, hold_bad_loss))
-        self._init_scale = resolved(self._policy).init_scale
-        _memory.rounded("init_scale", self._init_scale, self._policy)
-        self._memory = _memory.HostState(_memory.initial_state(self._policy))
+        self._init_scale, state = resolved(self._policy).init_scale, _memory.initial_state(self._policy)
+        if _memory.rounded("init_scale", self._init_scale, self._policy) != state.factor.scale:
+            self._init_scale = state.factor.scale  # above a ceiling that acts at the start
+        self._memory = _memory.HostState(state)
 
     def _follow(self, policy: Policy) -> None:
         known = int(traits(policy))
