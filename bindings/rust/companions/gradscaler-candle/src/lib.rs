@@ -35,7 +35,7 @@
 //! | `rotary_emb::rope`, `rope_i` | `rope_slow`, `rope_i_slow` |
 //!
 //! Keep the master weights in f32 variables and cast them in the network: their gradients are then
-//! also f32. Gradients must be in host memory.
+//! also f32. Gradients on a device are read to host memory and written back.
 
 use std::collections::HashSet;
 use std::sync::PoisonError;
@@ -124,7 +124,8 @@ pub fn backward_step(
     let scaled = (loss * scaler.loss_scale())?;
     let mut grads = scaled.backward()?;
     refuse_others(&scaled, &grads, variables)?;
-    let loss: Vec<f64> = loss.to_dtype(DType::F64)?.flatten_all()?.to_vec1()?; // keeps Inf and NaN
+    let loss = loss.to_device(&Device::Cpu)?; // Metal has no f64, which keeps Inf and NaN
+    let loss: Vec<f64> = loss.to_dtype(DType::F64)?.flatten_all()?.to_vec1()?;
     let options = Options::default().policy(scaler.policy());
     let options = options.loss(gradscaler::Tensor::new(&loss));
     let report = unscale(&scaler.factor(), &mut grads, variables, options)?;
@@ -178,14 +179,14 @@ fn multiply(grads: &mut GradStore, variables: &[Var], by: f64) -> Result<()> {
 /// `options` is a [`Want`](gradscaler::Want) or [`Options`]: its `policy`, the scaler's, judges
 /// them, its `per_tensor` is a report of every variable.
 ///
-/// A gradient becomes a new tensor of the same dtype: candle's tensors may share their memory. A
+/// A gradient becomes a new tensor of the same dtype on the same device: candle's tensors may share their memory. A
 /// variable without gradient is left without. The gradients of all other variables stay multiplied: `grads` does not tell
 /// them from the gradients of constants, so [`backward_step`] refuses them and this function cannot.
 ///
 /// # Errors
 ///
-/// A gradient that is not a float of 16, 32 or 64 bits, or not in host memory; a factor that cannot
-/// divide. The gradients are then as they were.
+/// A gradient that is not a float of 16, 32 or 64 bits; a factor that cannot divide; a device that cannot copy. The
+/// gradients are then as they were.
 pub fn unscale<'a>(
     factor: &Factor,
     grads: &mut GradStore,
@@ -194,8 +195,8 @@ pub fn unscale<'a>(
 ) -> Result<Report> {
     let held = variables
         .iter()
-        .map(|variable| grads.get(variable).map(Tensor::contiguous));
-    let held: Vec<Option<Tensor>> = held.map(Option::transpose).collect::<Result<_>>()?;
+        .map(|variable| grads.get(variable).map(on_host).transpose());
+    let held: Vec<Option<Tensor>> = held.collect::<Result<_>>()?;
     let memory: Vec<_> = held
         .iter()
         .map(|grad| grad.as_ref().map(Tensor::storage_and_layout))
@@ -210,12 +211,21 @@ pub fn unscale<'a>(
     let report = factor
         .unscale_into(&inputs, &mut out, options)
         .map_err(Error::wrap)?;
-    for ((variable, grad), result) in variables.iter().zip(&held).zip(results) {
-        if let Some(grad) = grad {
-            grads.insert(variable, result.into_tensor(grad.shape())?);
+    let mut unscaled = Vec::new();
+    for (variable, result) in variables.iter().zip(results) {
+        if let Some(grad) = grads.get(variable) {
+            unscaled.push((variable, result.into_tensor(grad.shape(), grad.device())?));
         }
     }
+    for (variable, grad) in unscaled {
+        grads.insert(variable, grad);
+    }
     Ok(report)
+}
+
+/// Returns a gradient in host memory: itself, or a copy of one on a device.
+fn on_host(grad: &Tensor) -> Result<Tensor> {
+    grad.contiguous()?.to_device(&Device::Cpu)
 }
 
 /// The memory of the gradient of a variable; empty where there is none, so that the indices in a
@@ -234,13 +244,10 @@ fn input<'a>(
         Storage::Cpu(CpuStorage::F64(data)) => Ok(gradscaler::Tensor::new(&data[start..end])),
         Storage::Cpu(CpuStorage::F16(data)) => Ok(tensor(&data[start..end])),
         Storage::Cpu(CpuStorage::BF16(data)) => Ok(tensor(&data[start..end])),
-        Storage::Cpu(_) => {
-            bail!(
-                "the gradient of variable {index} is {:?}, not a float of 16, 32 or 64 bits",
-                storage.dtype()
-            )
-        }
-        _ => bail!("the gradient of variable {index} is on a device, not in host memory"),
+        _ => bail!(
+            "the gradient of variable {index} is {:?}, not a float of 16, 32 or 64 bits",
+            storage.dtype()
+        ),
     }
 }
 
@@ -273,12 +280,12 @@ impl Elements {
         }
     }
 
-    fn into_tensor(self, shape: &Shape) -> Result<Tensor> {
+    fn into_tensor(self, shape: &Shape, device: &Device) -> Result<Tensor> {
         match self {
-            Self::F32(data) => Tensor::from_vec(data, shape, &Device::Cpu),
-            Self::F64(data) => Tensor::from_vec(data, shape, &Device::Cpu),
-            Self::F16(data) => Tensor::from_vec(data, shape, &Device::Cpu),
-            Self::BF16(data) => Tensor::from_vec(data, shape, &Device::Cpu),
+            Self::F32(data) => Tensor::from_vec(data, shape, device),
+            Self::F64(data) => Tensor::from_vec(data, shape, device),
+            Self::F16(data) => Tensor::from_vec(data, shape, device),
+            Self::BF16(data) => Tensor::from_vec(data, shape, device),
         }
     }
 }
