@@ -317,7 +317,7 @@ class Report(_structs.Report):
         return kept
 
     def __reduce__(self) -> Any:
-        data, here = bytes(self), ("grads", "_later", "_lock")
+        data, here = bytes(self), ("grads", "_later", "_lock", "found_on_device")
         extra = {name: value for name, value in vars(self).items() if name not in here}
         return _restored, (data, extra | {"_bad": self._bad_counts()})
 

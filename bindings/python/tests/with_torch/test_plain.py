@@ -151,6 +151,23 @@ def test_tensors_that_share_memory_are_refused_or_unscaled_once():
     assert part.tolist() == [1.0] * 4
 
 
+def test_tensors_with_objects_for_addresses_are_apart_unless_they_share_a_storage(monkeypatch):
+    objects: dict[int, int] = {}
+
+    def address(tensor):  # of a small object that stands for the storage, as on mps
+        base = objects.setdefault(tensor.untyped_storage().data_ptr(), 4096 + 16 * len(objects))
+        return base + tensor.storage_offset() * tensor.element_size()
+
+    monkeypatch.setattr(gradscaler.torch._device, "_WITH_ADDRESSES", ())
+    monkeypatch.setattr(torch.Tensor, "data_ptr", address)
+    optimizer = sgd(torch.ones(100), torch.ones(100), torch.ones(()))
+    scaler(4.0, backend="torch").unscale_(optimizer)
+    assert all(each.eq(0.25).all() for each in gradients(optimizer))
+    part = torch.ones(4)
+    with pytest.raises(ValueError, match="shares memory with the gradient of"):
+        scaler(4.0, backend="torch").unscale_(sgd(torch.ones(100), part, part[2:]))
+
+
 def test_a_scale_that_other_code_writes_counts_also_if_torch_does_not_know_of_it():
     for write in (lambda t: t.fill_(8.0), lambda t: t.data.fill_(8.0)):
         one, optimizer = scaler(2.0, backend="torch"), sgd([8.0])
@@ -161,6 +178,14 @@ def test_a_scale_that_other_code_writes_counts_also_if_torch_does_not_know_of_it
         one.update()
         assert one.report.overflow is False
         assert (one.get_scale(), one.metrics()["loss_scale"]) == (8.0, 8.0)
+
+
+def test_a_count_that_float32_cannot_hold_goes_on():
+    one = scaler(1.0, backend="torch", growth_interval=2**25)
+    one._growth_tracker.fill_(2**24)
+    for step in 1, 2, 3:
+        make_step(one, sgd([1.0]))
+        assert one._get_growth_tracker() == 2**24 + step
 
 
 def test_models_without_memory_run_a_step():

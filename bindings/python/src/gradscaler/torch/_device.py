@@ -51,6 +51,14 @@ def uses_torch(device: torch.device) -> bool:
     return False
 
 
+_WITH_ADDRESSES = {"cpu", "cuda"}
+
+
+def storage(tensor: torch.Tensor) -> int:
+    """Returns what tells storages apart if data_ptr() is not an address, as on mps, where it is an object's; else 0."""
+    return 0 if tensor.device.type in _WITH_ADDRESSES else tensor.untyped_storage().data_ptr()
+
+
 def stream(number: int) -> int:
     return torch.cuda.current_stream(number).cuda_stream
 

@@ -103,10 +103,10 @@ def group_of(
 def _place(tensor: torch.Tensor) -> tuple:
     """Returns what only tensors on the same memory have in common."""
     try:
-        address = tensor.data_ptr() if is_readable(tensor) else 0
+        address, base = (tensor.data_ptr(), _device.storage(tensor)) if is_readable(tensor) else (0, 0)
     except RuntimeError:  # the device does not tell
-        address = 0
-    return address or id(tensor), tensor.dtype, tensor.shape, tensor.stride()
+        address = base = 0
+    return address or id(tensor), base, tensor.dtype, tensor.shape, tensor.stride()
 
 
 def _set_tensors(rows: torch.Tensor, indices: Any) -> None:
@@ -252,11 +252,12 @@ class Gradients:
                 why = "several elements have the same memory. Give it its own: parameter.grad = parameter.grad.clone()"
                 raise ValueError(f"the gradient of {name(i)} is expanded: {why}")
 
-    @torch.no_grad()
     def put_back(self) -> None:
         """Writes the dense copies back into their originals."""
-        for _, tensor, copy in self.copies:
-            tensor.copy_(copy)
+        if self.copies:
+            with torch.no_grad():
+                for _, tensor, copy in self.copies:
+                    tensor.copy_(copy)
 
     @torch.no_grad()
     def check_others(self, writes: bool, factor: Any, memory: HostState | DeviceState) -> None:

@@ -23,7 +23,7 @@ from . import _device, _ranks
 from ._device import CPU, FACTOR
 
 _SKIPPED, _STOPPED = int(Event.SKIPPED), int(Event.STOPPED)
-_MOST = 2**31 - 1
+MOST = 2**31 - 1
 _FOUND_INF = tuple(torch.full((), value, dtype=torch.float32, device=CPU) for value in (0.0, 1.0))
 _LOSS = Report.loss.offset // 4
 _INVERSE, _INVERSE_F32 = Factor.inverse.offset // 8, Factor.inverse_f32.offset // 4
@@ -75,7 +75,7 @@ class HostState:
         own, now, count = self.words, float(scale), int(good)
         self._published = now
         moved = ctypes.c_float(now).value != own.factor.scale_f32
-        if moved or count != min(own.good_steps, _MOST):
+        if moved or count != min(own.good_steps, MOST):
             self.words = with_scale(policy, own, now if moved else own.factor.scale, count)
 
     def set_scale(self, policy: Policy, scale: torch.Tensor | float, good: torch.Tensor) -> None:
@@ -85,7 +85,7 @@ class HostState:
         """Writes torch's two tensors."""
         if self._published != self.words.factor.scale_f32:
             scale.fill_(self.words.factor.scale)
-        good.fill_(min(self.words.good_steps, _MOST))
+        good.fill_(min(self.words.good_steps, MOST))
 
     def update(self, policy: Policy, report: Report) -> None:
         c.gsc_state_update(None, policy, self.words, report, self.words)
@@ -254,7 +254,7 @@ class DeviceState:
 
     def publish(self, scale: torch.Tensor, good: torch.Tensor) -> None:
         scale.copy_(self._float(Factor.scale_f32))
-        good.copy_(self.words.view(torch.int64)[State.good_steps.offset // 8].clamp(max=_MOST))
+        good.copy_(self.words.view(torch.int64)[State.good_steps.offset // 8].clamp(max=MOST))
 
     def update(self, policy: Policy, report: torch.Tensor) -> None:
         c.gsc_state_update(_device.on(self.home), policy, self.words, report, self.words)

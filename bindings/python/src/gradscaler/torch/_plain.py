@@ -20,13 +20,15 @@ from .. import _gradscaler as c
 from .._policy import Policy
 from .._report import LateReport, Report
 from .._structs import Factor, Loss, MergeKind, ReportKind, State, Want
+from .._structs import Report as Row
 from . import _device
 from ._device import CPU, SIZE
-from ._memory import DeviceState, HostState
+from ._memory import MOST, DeviceState, HostState
 from ._torch import divide
 
 _F16 = 1 << c.GSC_F16
 _NORM, _AMAX, _UNDERFLOW = map(int, (Want.NORM, Want.AMAX, Want.UNDERFLOW))
+_TENSORS, _SHARDS = int(ReportKind.TENSORS), int(MergeKind.SHARDS)
 _F32 = ctypes.c_float  # rounds, to infinity at most
 _LARGEST, _BEFORE = torch.finfo(torch.float32).max, 2.0**64  # an inverse above _LARGEST is _BEFORE times a smaller one
 _HALF = 1 << 20  # a count is two numbers below it, which float32 has exactly
@@ -40,8 +42,8 @@ class Inverse(NamedTuple):
     can_grow: bool  # whether it can be above 1, so that it makes infinities
     before: float = 1.0  # the gradients are multiplied by this first
     generation: int = 0
-    seen: tuple[torch.Tensor, ...] = ()
-    tell: Callable[[Policy, Sequence[float]], None] | None = None  # gets the values of `seen`
+    seen: Sequence[torch.Tensor] = ()  # in float32
+    tell: Callable[[Policy, list[float]], None] | None = None  # gets the values of `seen`
 
 
 def start(state: State, scale: torch.Tensor, by_torch: bool) -> HostState | DeviceState:
@@ -57,7 +59,7 @@ class PlainState(HostState):
 
     def __init__(self, state: State, home: torch.device, by_torch: bool) -> None:
         super().__init__(state)
-        self.home, self._by_torch, self._known = home, by_torch, ()
+        self.home, self._by_torch, self._known, self._values = home, by_torch, (), ()
 
     def copy(self) -> PlainState:
         return PlainState(self.read(), self.home, self._by_torch)
@@ -78,12 +80,14 @@ class PlainState(HostState):
         self._know(scale, good)
 
     def _know(self, scale: torch.Tensor, good: torch.Tensor) -> None:
+        """Remembers torch's two tensors, and the values that they have in float32."""
         self._known = _versions(scale, good)
+        self._values = [self._published, _F32(min(self.words.good_steps, MOST)).value]
 
-    def _see(self, policy: Policy, known: tuple, values: Sequence[float]) -> None:
+    def _see(self, policy: Policy, known: tuple, values: list[float]) -> None:
         """Adopts the values with which the gradients were divided; other code can write them without a trace."""
-        if known is self._known:
-            scale, good = values
+        if known is self._known and values != self._values:
+            scale, good = self._values = values
             super().adopt(policy, scale, int(good))
 
     def update(self, policy: Policy, report: Report) -> None:
@@ -121,8 +125,9 @@ class PlainState(HostState):
         return None if isinstance(report, LateReport) and report._later is not None else report.overflow
 
     def found_inf(self, report: Report) -> torch.Tensor:
-        if isinstance(report, LateReport):
-            return report.found_on_device
+        known = getattr(report, "found_on_device", None)
+        if known is not None:
+            return known
         return torch.full((), float(report.found_inf != 0), dtype=torch.float32, device=self.home)
 
     def norm(self, report: Report) -> torch.Tensor:
@@ -150,18 +155,18 @@ def is_readable(tensor: torch.Tensor) -> bool:
 def _inverse(factor: Any, memory: HostState | DeviceState, device: torch.device) -> Inverse:
     """Returns the inverse of a factor for gradients on a device."""
     if not isinstance(factor, Factor):
-        return Inverse(DeviceState.inverse(factor).float().to(device), True)
+        return Inverse(DeviceState.inverse(factor).float().to(device).reshape(()), True)
     given, state = getattr(factor, "given", None), getattr(factor, "state", None)
     if given is not None:
-        return Inverse(given.to(device), True)
+        return Inverse(given.to(device).reshape(()), True)
     before = _BEFORE if factor.inverse > _LARGEST else 1.0
     if state is None or device != state.home:
         return Inverse(factor.inverse / before, factor.inverse > 1.0, before, factor.generation)
-    scale, known = factor.tensors[0], state._known  # by the tensor, as torch does
-    wide = scale.to(widest(device))
+    known, seen = state._known, [each.reshape(()).float() if each.dim() else each.float() for each in factor.tensors]
+    wide = seen[0].double() if widest(device) is torch.float64 else seen[0]  # by the tensor, as torch does
     inverse = (wide if before == 1.0 else wide * before).reciprocal().float()
     tell = lambda policy, values: state._see(policy, known, values)  # noqa: E731
-    return Inverse(inverse.reshape(()), factor.inverse > 1.0, before, factor.generation, factor.tensors, tell)
+    return Inverse(inverse, factor.inverse > 1.0, before, factor.generation, seen, tell)
 
 
 @functools.cache
@@ -182,21 +187,15 @@ def fits(tensor: torch.Tensor) -> bool:
     return 0 not in tensor.stride() or all(s or n < 2 for s, n in zip(tensor.stride(), tensor.shape, strict=True))
 
 
-def _are_dense(tensors: list[torch.Tensor]) -> bool:
+def _are_dense(tensors: list[torch.Tensor], elements: list[int], dtypes: list[torch.dtype]) -> bool:
     try:
-        return all(map(torch.Tensor.is_contiguous, tensors)) and not any(map(torch.Tensor.is_neg, tensors))
+        if not all(map(torch.Tensor.is_contiguous, tensors)):
+            return False
     except RuntimeError:  # it is sparse
         return False
-
-
-class Found:
-    """The findings of a call about one tensor."""
-
-    __slots__ = ("amax", "first", "infs", "nans", "square", "subnormals", "zeros")
-
-    def __init__(self) -> None:
-        self.nans = self.infs = self.first = self.zeros = self.subnormals = 0
-        self.square = self.amax = 0.0
+    # A lazily negated tensor is complex, or the imaginary part of one: that is dense only if it has one element.
+    can_be_negated = 1 in elements or any(dtype.is_complex for dtype in dtypes)
+    return not (can_be_negated and any(map(torch.Tensor.is_neg, tensors)))
 
 
 class PlainGroup:
@@ -205,21 +204,21 @@ class PlainGroup:
     def __init__(self, device: torch.device, tensors: list[torch.Tensor], indices: Sequence[int]) -> None:
         self.device, self.indices, self.tensors = device, indices, tensors
         by_kind = torch._C._group_tensors_by_device_and_dtype([tensors], False) if tensors else {}
-        dense = _are_dense(tensors)
-        if {kind[0] for kind in by_kind} - {device} or not (dense or all(map(fits, tensors))):
-            raise ValueError("the gradients are of several devices, or not dense")
-        self._dtypes = sorted({kind[1] for kind in by_kind}, key=str)
-        self.dtypes = _F16 if torch.float16 in self._dtypes else 0
-        self._found: list[Found] | None = None
-        self._is_released = False
+        self._dtypes = sorted({dtype for _, dtype in by_kind}, key=str)
         self._elements = list(map(torch.Tensor.numel, tensors))
+        dense = _are_dense(tensors, self._elements, self._dtypes)
+        if any(at != device for at, _ in by_kind) or not (dense or all(map(fits, tensors))):
+            raise ValueError("the gradients are of several devices, or not dense")
+        self.dtypes = _F16 if torch.float16 in self._dtypes else 0
         _check_apart(tensors, dense, self._elements, self._dtypes)
         self.report: Any = None
+        self._rows: ctypes.Array[Row] | None = None  # a report of each gradient
+        self._is_released = False
 
-    def _lists(self) -> Iterator[tuple[torch.dtype, list[torch.Tensor]]]:
-        for dtype in self._dtypes:
-            alone = len(self._dtypes) == 1
-            yield dtype, self.tensors if alone else [each for each in self.tensors if each.dtype == dtype]
+    def _lists(self) -> list[tuple[torch.dtype, list[torch.Tensor]]]:
+        if len(self._dtypes) == 1:
+            return [(self._dtypes[0], self.tensors)]
+        return [(dtype, [each for each in self.tensors if each.dtype == dtype]) for dtype in self._dtypes]
 
     @torch.no_grad()
     def run(
@@ -240,10 +239,10 @@ class PlainGroup:
             self._scale_by(inverse.before)
         elif inverse.before > 1.0:
             self.tensors = [_product(each, inverse.before) for each in self.tensors]
-        found = torch.zeros((), dtype=torch.float32, device=self.device)
         factor = inverse.value
         if not isinstance(factor, torch.Tensor):
             factor = torch.full((), _F32(factor).value, dtype=torch.float32, device=self.device)
+        found = torch.zeros_like(factor)
         small = [_underflows(each, factor) for each in self.tensors] if self._want & _UNDERFLOW else []
         one = None if writes and not inverse.can_grow else torch.ones_like(factor)
         for _, tensors in self._lists():
@@ -251,7 +250,7 @@ class PlainGroup:
             if inverse.can_grow:
                 again = tensors if writes else [_product(each, factor) for each in tensors]
                 _multiply(again, one, found)
-        values = [found, *(each.float() for each in inverse.seen)]
+        values = [found, *inverse.seen]
         if losses is not None:
             values.append((~torch.isfinite(losses)).any().float())
             if policy.bad_loss_rule:
@@ -270,6 +269,8 @@ class PlainGroup:
 
         if writes or want & _NORM or not is_readable(packed):
             self.report = later()[0]
+            if losses is None and not self.report.overflow:
+                self.report.found_on_device = found
         else:
             self.report = LateReport(Report(), later)
             self.report.found_on_device = found
@@ -280,52 +281,51 @@ class PlainGroup:
         return norms if self._writes else [norm * factor for norm in norms]
 
     def _read(self, values: list[float]) -> Report:
-        """Makes the report of what a call found, and asks for more of gradients that are not finite."""
-        n, want, inverse = len(self.tensors), self._want, self._inverse
+        """Makes the report of what a call found."""
+        inverse, overflow = self._inverse, values[0] != 0
         if inverse.tell is not None and any(values):
             inverse.tell(self._policy, values[1 : 1 + len(inverse.seen)])
-        overflow, rest = values[0] != 0, iter(values[self._outer :])
-        report = Report(
-            kind=ReportKind.TENSORS, measured=want, generation=inverse.generation, elements=sum(self._elements)
-        )
+        report = Report(kind=_TENSORS, generation=inverse.generation)
+        if overflow or self._want:
+            self._measure(overflow, iter(values[self._outer :]))
+        else:
+            report.elements = sum(self._elements)
+        self.tensors = None if self._is_released else self.tensors
+        if not (overflow or self._want or self._losses):
+            return report
+        report.measured, report.overflow = self._want, overflow
         if self._losses:
             report.loss = Loss.NOT_FINITE if values[self._outer - 1] else Loss.FINITE
-        if overflow or want:
-            self._found = [Found() for _ in self.tensors]
-            if want & _NORM:
-                for each in self._found:
-                    each.square = next(rest) ** 2
-            if want & _AMAX:
-                for each in self._found:
-                    each.amax = next(rest)
-            if want & _UNDERFLOW:
-                for each in self._found:
-                    each.zeros = int(next(rest) * _HALF + next(rest))
-                    each.subnormals = int(next(rest) * _HALF + next(rest))
-            odd = [i for i, each in enumerate(self._found) if not math.isfinite(each.square + each.amax)]
-            if overflow and not want & (_NORM | _AMAX):
-                odd = range(n)
-            if odd:
-                self._describe(odd)
-            bad = [i for i, each in enumerate(self._found) if each.nans + each.infs]
-            if bad:
-                report.first_tensor, report.last_tensor = bad[0], bad[-1]
-                report.first_element = self._found[bad[0]].first
-            report.nan_count = sum(each.nans for each in self._found)
-            report.inf_count = sum(each.infs for each in self._found)
-            report.sum_squares = math.fsum(each.square for each in self._found)
-            report.amax = max((each.amax for each in self._found), default=0.0)
-            report.underflows_to_zero = sum(each.zeros for each in self._found)
-            report.underflows_to_subnormal = sum(each.subnormals for each in self._found)
-            overflow = overflow or bool(bad)
-        report.overflow = overflow
-        self.tensors = None if self._is_released else self.tensors
-        if not (overflow or want or self._losses):
-            return report
         made = Report.__new__(Report)
-        c.gsc_report_merge(None, bytes(report), int(MergeKind.SHARDS), self._policy, made)
+        c.gsc_report_merge(None, bytes(report) + bytes(self._rows or b""), _SHARDS, self._policy, made)
         made.kind = ReportKind.TENSORS
         return made
+
+    def _blank_rows(self) -> ctypes.Array[Row]:
+        """Returns a report of each gradient, in which only its elements are counted."""
+        n, row = len(self._elements), Row(kind=_TENSORS, measured=self._want, generation=self._inverse.generation)
+        rows = (Row * n).from_buffer_copy(bytes(row) * n)
+        for each, count in zip(rows, self._elements, strict=True):
+            each.elements = count
+        return rows
+
+    def _measure(self, overflow: bool, values: Iterator[float]) -> None:
+        """Writes the reports of the gradients, and asks for more of those that are not finite."""
+        self._rows, want = self._blank_rows(), self._want
+        if want & _NORM:
+            for row, norm in zip(self._rows, values, strict=False):
+                row.sum_squares = norm * norm
+        if want & _AMAX:
+            for row, amax in zip(self._rows, values, strict=False):
+                row.amax = amax
+        if want & _UNDERFLOW:
+            for row in self._rows:
+                row.underflows_to_zero, row.underflows_to_subnormal = _whole(values), _whole(values)
+        odd: Sequence[int] = [i for i, row in enumerate(self._rows) if not math.isfinite(row.sum_squares + row.amax)]
+        if overflow and not want & (_NORM | _AMAX):
+            odd = range(len(self._rows))
+        if odd:
+            self._describe(odd)
 
     @torch.no_grad()
     def _describe(self, odd: Iterable[int]) -> None:
@@ -363,11 +363,12 @@ class PlainGroup:
             parts += [half for count in counts for half in _exactly(count)] + [largest.float(), norm.float()]
         values = iter(torch.stack(parts).tolist())
         for i in tensors:
-            found = self._found[i]
-            found.nans, bad, found.first = (int(next(values) * _HALF + next(values)) for _ in range(3))
-            found.infs, largest = bad - found.nans, next(values)
-            found.first = found.first if bad else 0
-            found.amax, found.square = largest, (largest * next(values)) ** 2
+            row = self._rows[i]
+            row.nan_count, bad, first, largest = _whole(values), _whole(values), _whole(values), next(values)
+            row.amax, row.sum_squares = largest, (largest * next(values)) ** 2
+            if bad:
+                row.inf_count, row.first_element, row.overflow, row.found_inf = bad - row.nan_count, first, 1, 1.0
+                row.first_tensor = row.last_tensor = self.indices[i]
 
     def multiply(self, factor: Any, memory: HostState | DeviceState) -> None:
         with torch.no_grad():
@@ -390,38 +391,15 @@ class PlainGroup:
     def reports(self, home: torch.device) -> torch.Tensor:
         """Returns the report of each gradient as a row of bytes on `home`; its tensors count among all gradients."""
         bytes(self.report)  # waits
-        rows = torch.zeros((len(self.indices), SIZE), dtype=torch.uint8, device=CPU)
-        whole, doubles, words = rows.view(torch.int64), rows.view(torch.float64), rows.view(torch.int32)
-        words[:, _device.MEASURED], words[:, _device.KIND] = self._want, int(ReportKind.TENSORS)
-        _put(whole, Report.generation, [self._inverse.generation] * len(rows))
-        _put(whole, Report.elements, self._elements)
-        for i, each in enumerate(self._found or ()):
-            for field, value in (
-                (Report.nan_count, each.nans),
-                (Report.inf_count, each.infs),
-                (Report.underflows_to_zero, each.zeros),
-                (Report.underflows_to_subnormal, each.subnormals),
-            ):
-                if value:
-                    whole[i, field.offset // 8] = value
-            if each.nans + each.infs:
-                whole[i, Report.first_element.offset // 8] = each.first
-                whole[i, Report.first_tensor.offset // 8] = whole[i, Report.last_tensor.offset // 8] = self.indices[i]
-                _device.flag(rows[i], torch.tensor(True, device=CPU))
-        if self._found is not None:
-            _put(doubles, Report.sum_squares, [each.square for each in self._found])
-            _put(doubles, Report.amax, [each.amax for each in self._found])
-        return rows.to(home)
+        if not self._elements:
+            return torch.empty((0, SIZE), dtype=torch.uint8, device=home)
+        return torch.frombuffer(self._rows or self._blank_rows(), dtype=torch.uint8).view(-1, SIZE).to(home)
 
     def counts(self) -> Iterable[tuple[int, int]]:
         """Yields the position of each gradient and how many of its elements are not finite."""
         bytes(self.report)  # waits
-        for i, each in zip(self.indices, self._found or (), strict=False):
-            yield i, each.nans + each.infs
-
-
-def _put(table: torch.Tensor, field: Any, values: list) -> None:
-    table[:, field.offset // 8] = torch.tensor(values, dtype=table.dtype, device=CPU)
+        for i, row in zip(self.indices, self._rows or (), strict=False):
+            yield i, row.nan_count + row.inf_count
 
 
 _apart: tuple | None = None  # addresses, counts and dtypes that were checked last
@@ -440,11 +418,12 @@ def _check_apart(tensors: list[torch.Tensor], dense: bool, elements: list[int], 
     if known is not None and known == _apart:
         return
     sizes = [each.nbytes for each in tensors] if dense else map(_extent, tensors)
-    order = sorted(place for place in zip(addresses, sizes, range(len(tensors)), strict=True) if place[1])
-    if order and order[0][0] == 0:
+    bases = map(_device.storage, tensors)
+    order = sorted(place for place in zip(bases, addresses, sizes, range(len(tensors)), strict=True) if place[2])
+    if 0 in (start for _, start, _, _ in order):
         return
-    for (start, size, i), (after, _, j) in itertools.pairwise(order):
-        if after < start + size:
+    for (base, start, size, i), (other, after, _, j) in itertools.pairwise(order):
+        if base == other and after < start + size:
             error = c.Error("shares memory with another gradient")
             error.index, error.other, error.why = max(i, j), min(i, j), error.args[0]
             raise error
@@ -502,6 +481,11 @@ def _underflows(tensor: torch.Tensor, factor: torch.Tensor) -> tuple[torch.Tenso
     before, after = (each.float().abs() if each.element_size() == 1 else each.abs() for each in (tensor, made))
     zeros = (after == 0) & (before != 0)
     return zeros.sum(), ((after != 0) & (after < tiny) & (before >= tiny)).sum()
+
+
+def _whole(values: Iterator[float]) -> int:
+    """Returns the next count, which _exactly has packed."""
+    return int(next(values) * _HALF + next(values))
 
 
 def _exactly(count: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
