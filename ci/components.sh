@@ -103,7 +103,7 @@ test_torch() { # gradscaler.torch beside torch's own class: call by call, in rec
   pytests bindings/python/tests/with_torch -n 2 ${long:+--long}
   LD_LIBRARY_PATH=$PWD/build/release/tests/cuda/emulated pytests bindings/python/tests/with_torch/test_device.py
   say "once more by torch's own operations, as on devices without kernels"
-  GSC_TORCH_PATH=torch pytests bindings/python/tests/with_torch/test_{gradscaler,guard,losses,compile}.py -n 2
+  GSC_TORCH_PATH=torch pytests bindings/python/tests/with_torch/test_{gradscaler,guard,losses,compile,same_as_torch}.py -n 2
   [ -n "$long" ] || pytests bindings/python/tests/with_torch/test_recordings.py -n 2 --long
   say "what ci/gpu does with torch, on the CPU"
   check gpu-torch $python tests/bench/gpu_python.py torch short >/dev/null

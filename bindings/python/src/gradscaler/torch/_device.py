@@ -56,7 +56,10 @@ _WITH_ADDRESSES = {"cpu", "cuda"}
 
 def storage(tensor: torch.Tensor) -> int:
     """Returns what tells storages apart if data_ptr() is not an address, as on mps, where it is an object's; else 0."""
-    return 0 if tensor.device.type in _WITH_ADDRESSES else tensor.untyped_storage().data_ptr()
+    try:
+        return 0 if tensor.device.type in _WITH_ADDRESSES else tensor.untyped_storage().data_ptr()
+    except RuntimeError:  # the device does not tell
+        return 0
 
 
 def stream(number: int) -> int:
