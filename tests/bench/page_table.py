@@ -42,7 +42,8 @@ def block(machine, rows):
         thread; lower quartiles of alternating rounds. The limit is the slower of two loops over the same bytes, which
         check and sum nothing: one multiplies them ("memory"), one also does the conversions that their dtype
         needs ("conversions"). For torch {machine["torch"]} and JAX {machine["jax"]} it is their time over ours. A whole
-        step of torch's class (unscale, clip, step, update; 161 gradients of 64 values) takes {step} times as long as ours."""
+        step of torch's class (unscale, clip, step, update; 161 gradients of 64 values) takes {step} times as long
+        as ours."""
     text = "\n".join([*lines, "", textwrap.fill(" ".join(about.split()), 120)])
     return f"<!-- written by ci/bench --page: {kind} -->\n{text}\n<!-- to here -->\n"
 
