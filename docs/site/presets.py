@@ -59,16 +59,22 @@ def number(value):
 def row(name):
     policy = gradscaler.Policy(name)
     factors = policy.growth_factor or 1, policy.backoff_factor or 1 / (policy.growth_factor or 1)
-    start, moves = number(policy.init_scale or 1), "never"
+    scale = [number(policy.init_scale or 1)]
     if policy.growth_interval:
-        moves = f"x {number(factors[0])} every {policy.growth_interval:,}, x {factors[1]:g}"
-    limits = number(policy.min_scale) if policy.min_scale else "none", number(policy.max_scale or math.inf)
-    return [f"`{name}`", start, moves, limits[0], limits[1].replace("inf", "none"), gradscaler.presets()[name]]
+        assert factors[1] == 0.5, "the page says that an overflow halves the scale"
+        if (factors[0], policy.growth_interval) != (2, 2000):
+            scale.append(f"x {number(factors[0])} every {policy.growth_interval:,}")
+        if policy.min_scale:
+            scale.append(f"floor {number(policy.min_scale)}")
+        if policy.max_scale:
+            scale.append(f"ceiling {number(policy.max_scale)}")
+    else:
+        scale.append("fixed")
+    return [f"`{name}`", ", ".join(scale), gradscaler.presets()[name]]
 
 
 def table():
-    rows = [["preset", "start", "moves", "floor", "ceiling", "from"], ["---"] * 6]
-    rows += [row(name) for name in gradscaler.presets()]
+    rows = [["preset", "scale", "rules"], ["---"] * 3, *map(row, gradscaler.presets())]
     return "".join(f"| {' | '.join(cells)} |\n" for cells in rows)
 
 

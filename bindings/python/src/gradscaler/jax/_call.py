@@ -53,6 +53,26 @@ def backend(platform: str | None = None) -> Backend:
 
     >>> gradscaler.jax.backend()
     Backend('handler', platform='cpu', why='')
+
+    handler: the library's compiled code runs inside the program as a custom call and never calls Python
+    jnp: jax.numpy multiplies and measures, and jax.pure_callback calls the library on the host once for each `step`,
+        `unscale`, `update` or `combine_decisions`; `all_finite` never calls it
+
+    What differs with "jnp":
+
+    - From the same report every preset and guard decides as with the handler. Gradients have the same bits, except that
+      XLA flushes subnormal numbers to zero. Norms and clip coefficients agree to 1e-6 of their value.
+    - On a CPU of two cores an update takes 140 us instead of 10 us, a step of 8 gradients of 1,000 numbers 370 us
+      instead of 22 us.
+    - Devices that share gradients exchange 48 bytes for each gradient, not one report.
+    - A scale of 0 or infinity sets `report.status` and `overflow`; in the handler on the CPU it raises.
+    - Want.UNDERFLOW, histograms, shard_map over only some axes of a mesh, and platforms other than cpu, cuda, rocm and
+      tpu raise NotImplementedError. JAX refuses to serialize such a program, and to lower it for several platforms.
+
+    A program is traced for the platforms of this process. Lowered for another one on a machine with only a CPU, it has
+    the CPU's custom call, which does not run there. jax.export serializes a custom call only if
+    `jax.export.DisabledSafetyCheck.custom_call("gradscaler")` is among its `disabled_checks`; the process that loads
+    the program must have imported gradscaler.jax and made one call.
     """
     platform = platform or jax.default_backend()
     why = _xla.why_not(platform)

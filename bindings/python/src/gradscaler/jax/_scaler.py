@@ -593,9 +593,13 @@ class Scaler(Checkpoints):
         report: the report of the update
         step: the function that made the gradients and the report with per_tensor=True, best made by jax.jit. Its jaxpr
             tells which gradient of an overflow was made bad first, and of gradients that a lax.scan over layers makes,
-            the layer. It is traced and not run, and only after an overflow
+            the layer, if the layers are the first axis, at most 256, and one of the gradients with it has three axes.
+            It is traced and not run, and only after an overflow. If a lax.scan or pmap stacks the reports, pass the
+            whole function, and self and the report of one step: jax.tree.map(lambda a: a[i], report)
         args, kwargs: its arguments in this step; of those that were donated only the shapes are read. If they have the
             parameters, by the same names as the gradients, these are checked for Inf and NaN
+
+        Without `step` the last bad gradient is named; without a report only the guard's decisions are explained.
         """
         return _order.reason(self, report, step, args, kwargs)
 
