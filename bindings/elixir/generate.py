@@ -12,8 +12,15 @@ KEY_SIZE = "sizeof((gsc_entry *)0)->key"  # the longest text that a call takes
 # Structs that the binding itself fills or reads; Elixir code sees the others as structs of its own, or as maps if they
 # have pointers.
 FILLED = ("gsc_error", "gsc_exec", "gsc_tensor", "gsc_tensor_options", "gsc_cpu_options", "gsc_cuda_options")
-# Structs that are documented: those that users make, send or read in full.
-DOCUMENTED = ("gsc_policy", "gsc_report", "gsc_state", "gsc_evidence", "gsc_reason")
+# Structs that users make, send or read in full, and how their documentation begins: the manifest's sentences speak C.
+ABOUT = {
+    "gsc_policy": "The rules of a scaler. `GradScaler.new/2` takes the name of a preset and these fields.",
+    "gsc_report": "The result of a pass over gradients, for `GradScaler.update/2`. `GradScaler.overflows/1`, "
+    "`GradScaler.norm/1` and `GradScaler.per_tensor/1` read it.",
+    "gsc_state": "The scale and its counts, as `GradScaler.state/1` returns them: all that a scaler remembers.",
+    "gsc_evidence": "The facts about a step beside its report, as options of `GradScaler.reason/3`. 0 is unknown.",
+    "gsc_reason": "The parts of the sentence that `GradScaler.reason/3` returns: why a step was taken or skipped.",
+}
 # How many elements lie behind what an option points to.
 LENGTHS = {"per_tensor": "call->n", "histogram": "GSC_HISTOGRAM_LENGTH"}
 # Members of the Elixir struct beside the fields: what options asked for.
@@ -592,20 +599,19 @@ def struct_field(manifest, struct, field):
 
 
 def struct_doc(manifest, item, fields, extra):
-    if item.name not in DOCUMENTED:
+    if item.name not in ABOUT:
         return ["  @moduledoc false"]
     groups = [manifest.constants[field.takes] for field in fields if field.takes]
     short_names = {value.name for group in groups for value in group.values}
 
     def words_of(text):
-        return re.sub(
-            r"\b[A-Z_]{3,}\b", lambda m: f"`:{m[0].lower()}`" if m[0] in short_names else m[0], words(manifest, text)
-        )
+        text = words(manifest, text).replace("options.policy", "the policy")
+        text = re.sub(r"options\.(\w+)", r"`\1:`", text).replace("`report_set_rank`", "`GradScaler.set_rank/3`")
+        return re.sub(r"\b[A-Z_]{3,}\b", lambda m: f"`:{m[0].lower()}`" if m[0] in short_names else m[0], text)
 
     layout = {"initial_indent": "  ", "subsequent_indent": "  ", "break_on_hyphens": False}
     lines = ['  @moduledoc """']
-    for paragraph in words_of(item.doc.strip()).split("\n\n"):
-        lines += [*textwrap.wrap(paragraph, DOC_WIDTH, **layout), ""]
+    lines += [*textwrap.wrap(ABOUT[item.name], DOC_WIDTH, **layout), ""]
     layout["subsequent_indent"] = "    "
     for field in fields:
         text = f"* `{field.name}` - {words_of(field.doc)}"

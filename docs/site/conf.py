@@ -16,6 +16,7 @@ html_favicon = "static/favicon.svg"
 html_show_copyright = False
 html_show_sphinx = False
 html_css_files = ["site.css"]
+html_search_scorer = str(Path(__file__).with_name("scorer.js"))
 html_static_path = ["static"]
 templates_path = []
 pygments_style = "default"
@@ -39,6 +40,19 @@ def linkcode_resolve(domain, info):
     return LINES.get(f"{info['module']}.{info['fullname']}") if domain == "py" else None
 
 
+def cards(match):
+    """Repeats the heads of more than two columns at each cell, because a telephone shows a row as a card."""
+    heads = [re.sub("<[^>]+>", "", head) for head in re.findall(r"<th\b.*?>(.*?)</th>", match[0], re.S)]
+    if len(heads) < 3:
+        return match[0]
+
+    def row(found):
+        labels = iter(heads)
+        return re.sub("<td", lambda _: f'<td data-label="{next(labels).strip()}"', found[0])
+
+    return re.sub(r"<tr\b.*?</tr>", row, match[0], flags=re.S).replace('"docutils', '"cards docutils', 1)
+
+
 def page(app, name, template, context, doctree):
     """Describes a page by its first paragraph, lists the methods of a page of Rust in its contents, and keeps its text.
 
@@ -51,6 +65,7 @@ def page(app, name, template, context, doctree):
     first = next(iter(doctree.findall(nodes.paragraph)), None)
     if first is not None:
         context["metatags"] += f'<meta name="description" content="{html.escape(" ".join(first.astext().split()))}">\n'
+    context["body"] = re.sub(r'<table class="docutils.*?</table>', cards, context["body"], flags=re.S)
     if 'class="rustdoc"' in context["body"]:
         found = re.findall(r'<section id="((?:ty)?method\.(\w+))"|<h2 id="([\w-]+)"[^>]*>([^<]+)', context["body"])
         link = '<li><a class="reference internal" href="#{}">{}</a></li>'.format

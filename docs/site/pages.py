@@ -55,6 +55,13 @@ SITE = {
     "bindings/rust/gradscaler/src/lib.rs": "reference/rust/gradscaler/index.md",
     "bindings/rust/gradscaler-sys/README.md": "reference/rust/gradscaler_sys/index.md",
 }
+# The guide that answers what people search for.
+SEARCHED = {
+    "skipped.md": ("nan", "inf", "skipped", "scale is 0"),
+    "checkpoints.md": ("resume",),
+    "measured.md": ("slow",),
+    "presets.md": ("hysteresis",),
+}
 CONTENTS = """
 ```{toctree}
 :hidden:
@@ -153,6 +160,9 @@ def guides(out):
     others = [ROOT / name for name in ("CHANGELOG.md", "core/numerics.md", "tests/traces/README.md")]
     for page in [*pages, *others]:
         (out / in_site(page)).write_text(guide(page, out))
+    for page, words in SEARCHED.items():
+        entries = ", ".join(f"! {word}" for word in words)
+        (out / page).write_text(f"{directive('index', entries, '')}\n\n{(out / page).read_text()}")
 
 
 # ---- C, from the manifest ----
@@ -554,7 +564,13 @@ def elixir_reference(out):
     rows = [(f"[{module}](elixir/{module}.md)", said.replace("|", "\\|")) for module, said in first.items()]
     contents = toctree(f"{module} <elixir/{module}>" for module in sorted(modules))
     (out / "reference/elixir.md").write_text(
-        "\n\n".join(["# Reference of Elixir", table(("module", ""), *rows), contents])
+        "\n\n".join(
+            [
+                "# Reference of Elixir\n\nThe modules of the package `gradscaler`.",
+                table(("module", ""), *rows),
+                contents,
+            ]
+        )
     )
 
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """The site's checker finds what is wrong, and text becomes the Markdown that it means."""
 
+import re
 import runpy
 import sys
 from pathlib import Path
@@ -62,3 +63,15 @@ def test_a_docstring_keeps_its_lists_and_sessions(pages):
 def test_a_link_in_a_block_of_code_stays(pages):
     text = "[a](b)\n```c\nx[0](y)\n```\n    z[1](y)\n[a](b)\n"
     assert pages["outside_code"](text, str.upper) == "[A](B)\n```c\nx[0](y)\n```\n    z[1](y)\n[A](B)\n"
+
+
+def test_each_page_of_the_reference_of_c_begins_with_what_its_subject_is(pages):
+    for item in pages["manifest"].load().items:
+        if item.what == "section":
+            assert re.match(r"(A|An|Calls|Metrics|Ranks) ", item.doc or ""), item.name
+
+
+def test_the_reference_of_elixir_speaks_elixir():
+    text = (SITE.parents[1] / "bindings/elixir/lib/grad_scaler/structs.ex").read_text()
+    for said in re.findall(r'@moduledoc """\n(.*?)"""', text, re.S):
+        assert not re.search(r"gsc_|NULL|pointer|options\.|`policy_|`report_|Initialise", said), said

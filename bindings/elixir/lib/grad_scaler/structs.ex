@@ -341,7 +341,7 @@ end
 
 defmodule GradScaler.Policy do
   @moduledoc """
-  The rules of one scaler. Initialise it, then fill it with `policy_preset`.
+  The rules of a scaler. `GradScaler.new/2` takes the name of a preset and these fields.
 
   * `arithmetic` - one of these: `:f64`, `:f64_to_f32`, `:f32`, `:f32_flush`
   * `init_scale` - first scale; 0 is 1; at most max_scale, except with `:enforce`, where the first
@@ -611,15 +611,13 @@ end
 
 defmodule GradScaler.Report do
   @moduledoc """
-  The results of calls on gradients. Calls on tensors, `report_from_number`, `report_from_flag`
-  and `report_merge` fill a report in. A report that is all zeros is refused: no call filled it
-  in. If a call fails on a rank, make a report of zeros yourself and set `status` and `overflow`.
-  Contradictions are also refused, such as NaN elements without an overflow.
+  The result of a pass over gradients, for `GradScaler.update/2`. `GradScaler.overflows/1`,
+  `GradScaler.norm/1` and `GradScaler.per_tensor/1` read it.
 
   * `found_inf` - for fused optimizers that run before the update: not 0 for an overflow, or for a
     bad loss if the policy that the call was given holds
-  * `overflow` - true: an element is Inf or NaN or became so, or options.policy says so, or a
-    device or rank failed
+  * `overflow` - true: an element is Inf or NaN or became so, or the policy says so, or a device
+    or rank failed
   * `status` - `:ok`, or the error of a call: `:ok`, `:null`, `:struct_size`, `:preset`,
     `:policy`, `:state`, `:report`, `:factor`, `:value`, `:dtype`, `:count`, `:overlap`,
     `:capacity`, `:corrupt`, `:version`, `:unavailable`, `:memory`, `:device`, `:format`,
@@ -639,8 +637,8 @@ defmodule GradScaler.Report do
     one nearest to the cause of an overflow in the backward pass; 0 if there is none
   * `underflows_to_zero` - outputs that are zero although their input was not
   * `underflows_to_subnormal` - outputs that are subnormal although their input was not
-  * `clamped` - elements that options.clamp changed
-  * `digest` - digest of policy and state, set by `report_set_rank`; 0: none
+  * `clamped` - elements that `clamp:` changed
+  * `digest` - digest of policy and state, set by `GradScaler.set_rank/3`; 0: none
   * `status_rank_plus_1` - 1 + the rank of `status`; 0: unknown
   * `first_rank_plus_1` - 1 + the rank of first_tensor, or, if no element was counted, of the
     first report with an overflow; 0: unknown
@@ -832,7 +830,7 @@ end
 
 defmodule GradScaler.State do
   @moduledoc """
-  The state of a scaler. It has no pointers: copy it, store it, send it.
+  The scale and its counts, as `GradScaler.state/1` returns them: all that a scaler remembers.
 
   * `factor` - the scale in force
   * `next` - the newest scale. Without apply_delay it equals `factor`. With apply_delay the next
@@ -1058,7 +1056,7 @@ end
 
 defmodule GradScaler.Evidence do
   @moduledoc """
-  The facts that a caller knows about a step beside its report. 0 is unknown.
+  The facts about a step beside its report, as options of `GradScaler.reason/3`. 0 is unknown.
 
   * `bad_parameters` - tensors of the list with NaN or Inf in their parameter
   * `parameter_plus_1` - 1 + index of the first of them
@@ -1135,7 +1133,7 @@ end
 
 defmodule GradScaler.Reason do
   @moduledoc """
-  Why the last update took, clipped or skipped its step.
+  The parts of the sentence that `GradScaler.reason/3` returns: why a step was taken or skipped.
 
   * `outcome` - one of these: `:taken`, `:let_through`, `:clipped`, `:skipped`, `:stopped`
   * `cause` - one of these: `:none`, `:overflow`, `:outlier`, `:ceiling`, `:other_state`,

@@ -114,6 +114,8 @@ extern "C" {
 
 /* ---- Errors ---------------------------------------------------------------------------------- */
 
+/* A call that can fail returns a gsc_status. If it failed, a gsc_error says why. */
+
 /* GSC_OK, or the reason why a call did nothing. */
 typedef int32_t gsc_status;
 
@@ -425,6 +427,8 @@ GSC_API const char *gsc_preset_summary(uint32_t index);
 
 /* ---- Where a call runs ----------------------------------------------------------------------- */
 
+/* A gsc_exec says where a call runs: on the calling thread, on threads or on a device. */
+
 /*
  * Threads or a device that run calls. Any number of threads can use a context at the same time; its
  * own threads work for one call, other calls then run on their calling thread.
@@ -531,6 +535,11 @@ GSC_API gsc_status gsc_info_get(gsc_info *out, gsc_error *err);
 /* ---- Factor: what one loss was multiplied by ------------------------------------------------- */
 
 /*
+ * A factor is a scale and its inverse: a loss is multiplied by it, and the gradients of that loss
+ * are divided by it.
+ */
+
+/*
  * A snapshot of a scale. Unscale gradients with the factor that their loss was scaled with. If
  * gradients arrive late (pipelines, an optimizer thread, offloading), copy state.factor when the
  * loss is scaled, and keep the copy with the gradients.
@@ -563,6 +572,11 @@ GSC_API gsc_status gsc_factor_multiply(const gsc_exec *exec, const gsc_factor *f
                                        gsc_factor *out, gsc_error *err);
 
 /* ---- Report: what the gradients were like ---------------------------------------------------- */
+
+/*
+ * A report describes the gradients of a call: their overflow, the first and the last bad element,
+ * counts and the norm.
+ */
 
 /* Measurements that a report can have. Overflow, its position and the counts are always there. */
 typedef uint32_t gsc_want;
@@ -708,6 +722,9 @@ GSC_API gsc_status gsc_factor_clip_grad_norm(const gsc_exec *exec, const gsc_fac
 /* ---- State: the scale and its counts --------------------------------------------------------- */
 
 /*
+ * A state is a scale and its counts: everything that a scaler remembers between steps. Each step
+ * gsc_state_update makes the next state of a report.
+ *
  * If a policy clips outliers, measure and update before you unscale and clip:
  *
  *     gsc_factor factor = state.factor;
@@ -1247,7 +1264,9 @@ GSC_API gsc_status gsc_policy_import(const char *format, const char *prefix,
 /* ---- Metrics and diagnosis ------------------------------------------------------------------- */
 
 /*
- * A line of a log for each step, with the same names in every language:
+ * Metrics are the numbers of a step, for a log. A diagnosis lists the faults of a run.
+ *
+ * Metrics have the same names in every language:
  *
  *     gsc_entry metrics[32];
  *     uint64_t count;
@@ -1333,6 +1352,8 @@ GSC_API gsc_status gsc_state_diagnose(const gsc_policy *policy, const gsc_state 
                                       gsc_error *err);
 
 /* ---- Tensors --------------------------------------------------------------------------------- */
+
+/* A tensor is a run of elements in memory: an address, a count and a dtype. */
 
 /* dtype of a tensor. */
 typedef uint32_t gsc_dtype;
