@@ -72,7 +72,7 @@ def test_a_program_in_rust(code, said, tmp_path):
     assert command(*cargo, **built, LD_LIBRARY_PATH=str(RELEASE)) == said
 
 
-@pytest.mark.parametrize("page", [*PAGES[:4], "docs/python.md", "docs/guard.md", "docs/runs.md"])
+@pytest.mark.parametrize("page", [*PAGES[:4], "docs/python.md", "docs/guard.md", "docs/presets.md", "docs/runs.md"])
 def test_the_python_of_a_page_runs_from_the_top_to_the_end(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names = world() if page in ("README.md", FIRST) else {}
