@@ -58,7 +58,7 @@ def backend(platform: str | None = None) -> Backend:
     jnp: jax.numpy multiplies and measures, and jax.pure_callback calls the library on the host once for each `step`,
         `unscale`, `update` or `combine_decisions`; `all_finite` never calls it
 
-    What differs with "jnp":
+    Differences with "jnp":
 
     - From the same report every preset and guard decides as with the handler. Gradients have the same bits, except that
       XLA flushes subnormal numbers to zero. Norms and clip coefficients agree to 1e-6 of their value.
