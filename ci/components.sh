@@ -313,9 +313,21 @@ test_thread() { # data races
   check helgrind valgrind -q --tool=helgrind --error-exitcode=1 build/release/tests/abi/recipe_threads_c99
 }
 
-# 120 s; debian g++ catch2 libffi-dev clang libclang-rt-14-dev
-test_fuzz() { # half a minute of inputs that look for trouble, with --long an hour
+# OSS-Fuzz's build, by the clang of this machine as its builder calls it, and some inputs.
+oss_fuzz() {
+  local base=$PWD/build/oss-fuzz flags='-O1 -g -fsanitize=address,fuzzer-no-link'
+  rm -rf "$base"
+  mkdir -p "$base"/{src,work,out}
+  ln -s "$PWD" "$base/src/gradscaler"
+  CC=clang CXX=clang++ CFLAGS=$flags CXXFLAGS=$flags LIB_FUZZING_ENGINE=-fsanitize=fuzzer SRC=$base/src WORK=$base/work OUT=$base/out \
+    tests/fuzz/oss-fuzz/build.sh >"$base/log" 2>&1 || { tail -20 "$base/log"; return 1; }
+  "$base/out/fuzz" -runs=2000 "$base/work/seeds" 2>&1 | tail -2
+}
+
+# 180 s; debian g++ catch2 libffi-dev clang libclang-rt-14-dev
+test_fuzz() { # half a minute of inputs that look for trouble, with --long an hour; OSS-Fuzz's build
   check fuzz ci/fuzz $((${long:+3570} + 30))
+  if [ -x build/fuzz/tests/fuzz/fuzz ]; then check oss-fuzz oss_fuzz; fi
 }
 
 # 60 s; after wheel; python torch
