@@ -1,7 +1,7 @@
 # Sourced by the tests of packages that run where other systems' programs do.
 
-# debian NAME SUITE ARCHITECTURE PACKAGE...: the folder build/roots/NAME with these packages of a Debian, unpacked; what this
-# machine has installed stays as it is.
+# debian NAME SUITE ARCHITECTURE PACKAGE...: the folder build/roots/NAME with these packages of a Debian and what they depend on,
+# unpacked; what this machine has installed stays as it is.
 debian() {
   local root=$PWD/build/roots/$1 apt=$PWD/build/roots/$1.apt from deb
   set -e # $(debian ...) is without: a part of a system would be taken for all of it
@@ -17,8 +17,8 @@ debian() {
         -o Dir::State::lists="$apt/lists" -o Dir::State::status=/dev/null -o Dir::Cache="$apt/cache"
         -o Dir::Etc::SourceList="$apt/list" -o Dir::Etc::SourceParts=/dev/null)
       "${apt[@]}" update
-      "${apt[@]}" download "${@:4}"
-      for deb in *.deb; do dpkg-deb -x "$deb" "$root.new"; done
+      "${apt[@]}" install --yes --download-only --no-install-recommends "${@:4}"
+      for deb in cache/archives/*.deb; do dpkg-deb -x "$deb" "$root.new"; done
       [ -e "$root.new/lib" ] || ln -s usr/lib "$root.new/lib"
     ) >&2
     rm -rf "$apt"

