@@ -211,6 +211,11 @@ test_package() { # packages, each installed in a place of its own, with its smal
     say "installed: $kind"
     check "$kind" tests/package/"$kind".sh "$PWD/build/packages/$kind" "$scratch/$kind"
   done
+  say "what the workflows do with the packages"
+  check installed ci/installed python elixir
+  check publish-page ci/publish --dry-run page
+  check publish-elixir ci/publish --dry-run elixir
+  if [ "$(rust_minor)" -ge 90 ]; then check publish-rust ci/publish --dry-run rust; fi
   say "what ci/release refuses"
   check release tests/package/release.sh "$scratch"
 }

@@ -78,7 +78,13 @@ defmodule GradScaler.MixProject do
 
   def application, do: [extra_applications: [:logger]]
 
-  defp package, do: [licenses: ["MIT"], links: %{}, files: files()]
+  defp package do
+    [
+      licenses: ["MIT"],
+      links: %{},
+      files: files()
+    ]
+  end
 
   # The package also has the C sources, from a folder that exists while the package is built, and in a release the
   # checksums of the precompiled NIFs. Each file is named: Hex packs the files of a folder in the order of the disk.

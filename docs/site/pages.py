@@ -94,6 +94,7 @@ Cerebras <cerebras>
 Numerics <numerics>
 Test recordings <recordings>
 Changes <changelog>
+A release <release>
 ```
 
 ```{toctree}
