@@ -55,11 +55,12 @@ build_nif() { elixir_binding; }
 # 20 s; after release; debian cargo rustfmt
 build_crate() { rust_binding; }
 
-# 10 s; debian clang-format make shellcheck; python format; levels quick
-test_format() { # layout is decided by the formatters; shell scripts, spelling; ci/test itself; recipes delete nothing outside their folder; no sentence is torn
+# 12 s; debian clang-format make shellcheck; python format; levels quick
+test_format() { # layout is decided by the formatters; shell scripts, spelling, workflows; ci/test itself; recipes delete nothing outside their folder; no sentence is torn
   check runner tests/ci/runner_test.py
   check paths tests/ci/paths_test.py
   check comments tests/ci/comments_test.py
+  check workflows $python tests/ci/workflows_test.py
   check links bash -c '! git ls-files --stage | grep ^120000' # Windows checks them out as text
   local sources scripts texts
   sources=$(git ls-files '*.c' '*.h' '*.cpp' '*.cu' ':!include' ':!tests/abi/released' | grep -vxF \
@@ -67,8 +68,8 @@ test_format() { # layout is decided by the formatters; shell scripts, spelling; 
   scripts=$(git ls-files ci/*.sh packaging/*.sh && git grep -lE '^#!.*[/ ](ba)?sh$' -- bindings ci packaging tests)
   texts=$(git ls-files ':!*.lock' ':!ci/locks' ':!*.json' ':!*.svg' ':!core/cuda/ptx.c')
   check clang-format clang-format --dry-run --Werror $sources
-  check ruff $python -m ruff check --quiet --config bindings/python/pyproject.toml . ci/test ci/lock
-  check ruff-format $python -m ruff format --quiet --check --config bindings/python/pyproject.toml . ci/test ci/lock
+  check ruff $python -m ruff check --quiet --config bindings/python/pyproject.toml . ci/test ci/lock ci/installed
+  check ruff-format $python -m ruff format --quiet --check --config bindings/python/pyproject.toml . ci/test ci/lock ci/installed
   # Not what is wrong only without setup.sh: names of others (SC1090, SC2034, SC2154), a cd that can fail (SC2164).
   check shellcheck shellcheck --shell=bash --severity=warning --exclude=SC1090,SC2034,SC2154,SC2164 $scripts
   check codespell $python -m codespell_lib --ignore-words-list \
