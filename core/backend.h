@@ -18,6 +18,7 @@ typedef struct gsc_job {
     enum gsc_operation operation;
     bool by_scale;            /* multiplies by the factor's scale instead of its inverse */
     const gsc_factor *factor; /* backend's memory, not checked; NULL: 1 */
+    const gsc_state *state;   /* as `factor`; nothing is written if it skips; NULL: none */
     const gsc_tensor *in;     /* the data is the backend's memory */
     const gsc_tensor *out;    /* NULL for a check */
     uint64_t n;

@@ -200,6 +200,21 @@ static gsc_status run_list(const gsc_exec *on, const run *r, block *b, gsc_error
     return GSC_OK;
 }
 
+/* By a state that steps, one that skips and one that is refused. */
+static gsc_status run_copies(const gsc_exec *on, const run *r, block *b, gsc_error *err)
+{
+    const gsc_state *const states[] = {&b->state, &b->other, &b->traces[0]};
+    const uint64_t third = r->n / 3;
+    gsc_policy policy = GSC_POLICY_INIT;
+    CALL(gsc_state_init(on, &policy, &b->state, err));
+    CALL(gsc_report_merge(on, b->reports, REPORTS, GSC_MERGE_SHARDS, NULL, &b->merged, err));
+    CALL(gsc_state_update(on, &policy, &b->state, &b->merged, &b->other, err));
+    for (uint64_t i = 0; i < 3; i++)
+        CALL(gsc_copy_unless_skipped(on, states[(i + r->round) % 3], &r->in[i * third],
+                                     &r->out[i * third], third, err));
+    return GSC_OK;
+}
+
 static gsc_status run_factors(const gsc_exec *on, const run *r, block *b, gsc_error *err)
 {
     for (uint64_t i = 0; i < 2 + r->round; i++) {
@@ -296,9 +311,10 @@ static const struct {
     void (*lists)(run *r); /* NULL: no tensors */
     gsc_status (*calls)(const gsc_exec *on, const run *r, block *b, gsc_error *err);
 } comparisons[] = {{"dtypes", add_dtypes, run_list},     {"short lists", add_short, run_list},
-                   {"long tensors", add_long, run_list}, {"factors", NULL, run_factors},
-                   {"merges", NULL, run_merges},         {"updates", add_steps, run_updates},
-                   {"guard", add_steps, run_guard},      {"errors", add_steps, run_errors}};
+                   {"long tensors", add_long, run_list}, {"copies", add_dtypes, run_copies},
+                   {"factors", NULL, run_factors},       {"merges", NULL, run_merges},
+                   {"updates", add_steps, run_updates},  {"guard", add_steps, run_guard},
+                   {"errors", add_steps, run_errors}};
 
 const char *gsc_comparison_name(uint32_t index)
 {

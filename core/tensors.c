@@ -222,6 +222,7 @@ static gsc_job job_of(enum gsc_operation operation, bool by_scale, const gsc_fac
     return (gsc_job){.operation = operation,
                      .by_scale = by_scale,
                      .factor = factor,
+                     .state = NULL,
                      .in = in,
                      .out = out,
                      .n = n,
@@ -294,6 +295,17 @@ gsc_status gsc_unscale_accumulate(const gsc_exec *exec, const gsc_factor *factor
     GSC_REQUIRE(report, 6);
     gsc_job job = job_of(GSC_OPERATION_ADD, false, factor, tensors, out, n, report);
     return run_job(exec, &job, options, err);
+}
+
+gsc_status gsc_copy_unless_skipped(const gsc_exec *exec, const gsc_state *state,
+                                   const gsc_tensor *tensors, const gsc_tensor *out, uint64_t n,
+                                   gsc_error *err)
+{
+    gsc_begin(err);
+    GSC_REQUIRE(state, 1);
+    gsc_job job = job_of(GSC_OPERATION_STORE, false, NULL, tensors, out, n, NULL);
+    job.state = state;
+    return run_job(exec, &job, NULL, err);
 }
 
 gsc_status gsc_workspace_size(const gsc_exec *exec, const gsc_tensor *tensors, uint64_t n,

@@ -62,6 +62,8 @@ BY_HAND = {
     "memory_write": ({"memory": "memory", "pieces": "[piece]"}, ":ok"),
     "memory_read": ({"memory": "memory", "parts": "[part]"}, "{:ok, [binary]}"),
 }
+# Functions for memory that the caller writes. In Elixir a skip keeps the old term.
+WITHOUT_USE = ("memory_copy", "tensors_check_overlap", "copy_unless_skipped")
 STUBS_HEAD = """\
 defmodule GradScaler.Native do
   @moduledoc false
@@ -206,7 +208,7 @@ def functions(manifest):
         for function in manifest.functions.values()
         if function.returns != "void"
         and is_value(function)
-        and short(function) not in (*BY_HAND, "memory_copy", "tensors_check_overlap")
+        and short(function) not in (*BY_HAND, *WITHOUT_USE)
     ]
 
 

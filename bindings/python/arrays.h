@@ -514,7 +514,8 @@ static bool gsc_py_is_on(int device, const gsc_py_held_fields *options)
     return true;
 }
 
-/* Checks the device of the lists, and the options: devices, and sizes of buffers. */
+/* Checks the device of the lists, and the options, if there are any: devices, and sizes of
+ * buffers. */
 static bool gsc_py_ready(const gsc_py_exec *on, const gsc_py_lists *lists,
                          const gsc_py_held_fields *options)
 {
@@ -523,6 +524,8 @@ static bool gsc_py_ready(const gsc_py_exec *on, const gsc_py_lists *lists,
                      lists->device, on->device);
         return false;
     }
+    if (!options)
+        return true;
     if (!gsc_py_is_on(on->device, options))
         return false;
     return gsc_py_field_fits(options, "per_tensor", (uint64_t)lists->in.n * sizeof(gsc_report)) &&

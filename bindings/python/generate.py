@@ -298,7 +298,8 @@ def exception(manifest, function):
     """Returns the macro around the call: it checks the lists and releases the lock."""
     at = {arg.name: i for i, arg in enumerate(function.args, 1)}
     if "tensors" in at:
-        return [f"GSC_ON_LISTS({function.name}, on1, lists{at['tensors']}, held{at['options']})"]
+        options = f"&held{at['options']}" if "options" in at else "NULL"
+        return [f"GSC_ON_LISTS({function.name}, on1, lists{at['tensors']}, {options})"]
     for count, lists in counted(function).items():
         if len(lists) > 1:
             lengths = ", ".join(length(arg, at[arg.name]) for arg in lists)

@@ -109,13 +109,15 @@ GSC_STRUCTS_OUT(gsc_note, notes, notes_capacity)
 %feature("docstring") gsc_dtype_bits "gsc_dtype_bits(dtype)\n\nReturns the bits of one element; 0 if the number is no dtype.";
 %feature("docstring") gsc_dtype_size "gsc_dtype_size(dtype)\n\nReturns the bytes of one element; 0 if the number is no dtype, or if a byte holds several elements\nof the dtype.";
 %feature("docstring") gsc_measure "gsc_measure(exec, factor, tensors, options, report)\n\nWrites the report that gsc_unscale would make in place, each product rounded to its input's dtype.\nWrites no tensor.";
-GSC_ON_LISTS(gsc_measure, on1, lists3, held5)
+GSC_ON_LISTS(gsc_measure, on1, lists3, &held5)
 %feature("docstring") gsc_unscale "gsc_unscale(exec, factor, tensors_and_out, options, report)\n\nWrites tensors * factor.inverse to `out`. Writes all elements, even if report->overflow is set.\nUnscale float16 gradients into float32: in place, most of what scaling saved is lost again.";
-GSC_ON_LISTS(gsc_unscale, on1, lists3, held6)
+GSC_ON_LISTS(gsc_unscale, on1, lists3, &held6)
 %feature("docstring") gsc_scale "gsc_scale(exec, factor, tensors_and_out, options, report)\n\nWrites tensors * factor.scale to `out`: the loss, or the first gradients of a backward pass.";
-GSC_ON_LISTS(gsc_scale, on1, lists3, held6)
+GSC_ON_LISTS(gsc_scale, on1, lists3, &held6)
 %feature("docstring") gsc_unscale_accumulate "gsc_unscale_accumulate(exec, factor, tensors_and_out, options, report)\n\nAdds tensors * factor.inverse to `out` if every product is finite in the dtype of its output, and\noptions.loss, if given, is finite; else adds nothing. A micro-batch that overflowed, or had a bad\nloss, is thus left out: divide the sums by the number of micro-batches that were added. The report\nis of the products. Unscale or check the sums to see whether they are finite. Sums are made in the\nmultiplying type, or in double if `out` is double. The call reads `tensors` twice; `out` must be\nother memory.\n\nFor a step of several micro-batches, call this without options.policy: the micro-batch was added if\nreport.overflow is 0 and report.loss is not Loss.NOT_FINITE. Keep one merged report: start it by\ngsc_report_merge with n = 0, then merge it with each new report as addends. If any were added,\nunscale the sums with options.policy and with the factor that gsc_factor_init makes of their number.\nThen update:\n- If the merged report has no overflow and, with BadLoss.HOLD, no bad loss, update with the report\n  of the sums, and leave the parameters alone if state.skip is 1.\n- Else update with the merged report, so that the scale backs off or, with BadLoss.HOLD, stays. Do\n  not read state.skip of this update: it is about the micro-batches that were left out. The update\n  still counts for max_failed_backoffs. Take the step of the other micro-batches, if there are any\n  and the report of the sums has no overflow. A guard does not judge this step.";
-GSC_ON_LISTS(gsc_unscale_accumulate, on1, lists3, held6)
+GSC_ON_LISTS(gsc_unscale_accumulate, on1, lists3, &held6)
+%feature("docstring") gsc_copy_unless_skipped "gsc_copy_unless_skipped(exec, state, tensors_and_out)\n\nCopies `tensors` to `out` if the last update of `state` takes its step. If state->skip is 1, writes\nnothing. So a program that does not wait for its device still skips: the optimizer writes new\nparameters and its new state to other memory, and after the update one call copies them all over the\nold ones. Bits are copied, NaN included; if the dtypes differ, values are rounded as by gsc_unscale\nwith a factor of None. Pass integers as Dtype.F32 or Dtype.F64, by their size.\n\nOn a device the call reads `state` when it runs. A state that is refused there counts as a skip.";
+GSC_ON_LISTS(gsc_copy_unless_skipped, on1, lists3, NULL)
 %ignore gsc_tensors_check_overlap;
 %feature("docstring") gsc_cuda_start "gsc_cuda_start()\n\nStarts the CUDA driver and checks that there is a device. If there is none, returns\nStatus.ERROR_UNAVAILABLE, and err->message says why.";
 GSC_BLOCKS(gsc_cuda_start)
@@ -130,7 +132,7 @@ GSC_BLOCKS(gsc_memory_create)
 GSC_BLOCKS(gsc_exec_wait)
 GSC_ONLY_OUT(uint64_t, size, PyLong_FromUnsignedLongLong)
 %feature("docstring") gsc_workspace_size "gsc_workspace_size(exec, tensors, options)\n\nWrites the bytes of exec->workspace that any call on tensors needs for this list; 0 on the CPU.";
-GSC_ON_LISTS(gsc_workspace_size, on1, lists2, held4)
+GSC_ON_LISTS(gsc_workspace_size, on1, lists2, &held4)
 %feature("docstring") gsc_comparison_name "gsc_comparison_name(index)\n\nReturns the name of comparison `index`, from 0, or None after the last.";
 GSC_ONLY_OUT(uint64_t, size, PyLong_FromUnsignedLongLong)
 %feature("docstring") gsc_exec_compare "gsc_exec_compare(exec, index, round)\n\nMakes the same calls on `exec` and on the host, and compares what they write, bit for bit. If a bit\ndiffers, fails with Status.ERROR_DEVICE, and err->message says where. Writes how many bytes of\n`exec` it used. All comparisons together show that a device works; a CUDA context makes round 0 of\neach at the first use of a device in a process.";

@@ -186,9 +186,9 @@ GSC_OUT(type, name, make)
 }
 
 /* The lock is released on a device and above 64 KiB: for less, taking it back can cost more than the work. */
-%define GSC_ON_LISTS(function, on, lists, held)
+%define GSC_ON_LISTS(function, on, lists, options)
 %exception function {
-  if (!gsc_py_ready(&on, &lists, &held)) SWIG_fail;
+  if (!gsc_py_ready(&on, &lists, options)) SWIG_fail;
   PyThreadState *gsc_thread = lists.in.bytes > 65536 || lists.device >= 0 ? PyEval_SaveThread() : NULL;
   $action
   if (gsc_thread) PyEval_RestoreThread(gsc_thread);

@@ -108,6 +108,16 @@ static bool is_direct_of(const gsc_worker *w, const gsc_tensor *in)
     return w->plan->is_direct && !(w->plan->counts && gsc_reals[in->dtype].parts > 1);
 }
 
+static void copy(const gsc_pass *pass, const void *from, void *to, uint64_t bytes)
+{
+    if (from == to)
+        return;
+    if (pass->streams)
+        pass->kernels->stream(from, to, bytes);
+    else
+        memcpy(to, from, bytes);
+}
+
 /* Runs a chunk. Returns its sum of squares, if wanted. */
 static double run_chunk(gsc_worker *w, position at)
 {
@@ -121,6 +131,11 @@ static double run_chunk(gsc_worker *w, position at)
     const uint64_t block = is_direct ? plan->block : GSC_BLOCK;
     gsc_block b = {.tensor = at.tensor, .parts = gsc_reals[in->dtype].parts};
     double sum = 0;
+    if (plan->copies && !w->pass->counts && !w->pass->histogram) {
+        const uint64_t size = gsc_encodings[plan->in].size, begin = at.chunk * GSC_CHUNK;
+        copy(w->pass, from + begin * size, to + begin * size, (end - begin) * size);
+        return 0;
+    }
     for (b.first = at.chunk * GSC_CHUNK; b.first < end; b.first += block) {
         b.in = from + b.first * gsc_encodings[plan->in].size;
         b.out = to ? to + b.first * gsc_encodings[plan->out].size : NULL;
@@ -425,6 +440,11 @@ gsc_status gsc_cpu_tensors(const gsc_exec *exec, const gsc_job *job, gsc_error *
     if (job->histogram)
         memset(histogram, 0, sizeof histogram);
     GSC_TRY(factor_check(exec, job, err));
+    if (job->state) {
+        GSC_TRY(gsc_state_check(job->state, 1, "state", err));
+        if (job->state->skip)
+            return GSC_OK;
+    }
     gsc_pass pass = {.in = job->in,
                      .out = job->out,
                      .kernels = gsc_kernels_best(),

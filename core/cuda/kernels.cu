@@ -1408,8 +1408,14 @@ INLINED void count_bins(uint32_t t, const gsc_cuda_call *call, uint32_t *bins,
     }
 }
 
-/* Sets the fields of a call that depend on memory. Nothing runs for a bad factor, and nothing is
- * added if a product or the loss is not finite. One thread. */
+/* Returns true if a state skips its step, or is refused. */
+SLOW bool skips(const gsc_state *state)
+{
+    return gsc_state_status(state) != GSC_OK || state->skip != 0;
+}
+
+/* Sets the fields of a call that depend on memory. Nothing runs for a bad factor or a skipped step,
+ * and nothing is added if a product or the loss is not finite. One thread. */
 DEVICE void set_call(gsc_cuda_call *call, const gsc_cuda_call &from)
 {
     const gsc_factor factor = from.factor ? *from.factor : gsc_factor_of(1, 0);
@@ -1421,7 +1427,8 @@ DEVICE void set_call(gsc_cuda_call *call, const gsc_cuda_call &from)
     call->in_double = exponent == 0 || exponent == 255;
     call->generation = factor.generation;
     call->status = gsc_factor_status(&factor);
-    const bool stays = from.operation == GSC_CUDA_ADD && *from.bad;
+    const bool stays =
+        (from.operation == GSC_CUDA_ADD && *from.bad) || (from.state && skips(from.state));
     call->all_chunks = call->status == GSC_OK && !stays ? from.all_chunks : 0;
 }
 

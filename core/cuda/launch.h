@@ -69,6 +69,7 @@ typedef struct gsc_cuda_chunk {
 /* A call. `chunks` sets the fields from `multiplier` on, by what is in memory. */
 typedef struct gsc_cuda_call {
     const gsc_factor *factor; /* NULL: 1 */
+    const gsc_state *state;   /* nothing runs if it skips; NULL: none */
     gsc_cuda_chunk *chunks;   /* `all_chunks` entries */
     uint64_t *ended;          /* counts blocks that have ended; NULL: no results are wanted */
     int64_t *bad;             /* not 0 if a product or the loss is not finite; NULL: not wanted */
@@ -87,7 +88,7 @@ typedef struct gsc_cuda_call {
     uint32_t in_double;
     uint64_t generation;
     gsc_status status;
-    uint32_t all_chunks; /* to run: 0 if the factor is bad, or nothing is to be added */
+    uint32_t all_chunks; /* to run: 0 if the factor is bad, or nothing is to be written */
 } gsc_cuda_call;
 
 /* The head of the workspace. The list and the chunks follow. */

@@ -123,6 +123,7 @@ static uint64_t new_ended(void)
 gsc_status gsc_cuda_tensors(const gsc_exec *exec, const gsc_job *job, gsc_error *err)
 {
     GSC_TRY(gsc_cuda_align_check(job->factor, 1, "factor", err));
+    GSC_TRY(gsc_cuda_align_check(job->state, 1, "state", err));
     GSC_TRY(gsc_cuda_align_check(job->report, job->report_argument, "report", err));
     GSC_TRY(
         gsc_cuda_align_check(job->per_tensor, job->options_argument, "options.per_tensor", err));
@@ -142,6 +143,7 @@ gsc_status gsc_cuda_tensors(const gsc_exec *exec, const gsc_job *job, gsc_error 
     _Static_assert(sizeof(gsc_cuda_chunks_parameter) <= 4096, "all drivers take it");
     gsc_cuda_chunks_parameter p = {
         .call = {.factor = job->factor,
+                 .state = job->state,
                  .by_scale = job->by_scale,
                  .chunks = (gsc_cuda_chunk *)(void *)(list + job->n),
                  .ended = has_results ? &workspace->ended : NULL,

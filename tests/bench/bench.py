@@ -94,7 +94,9 @@ REACHED = {"clip": 1, "scales": (0.25, 0.25)}
 build = Path(__file__).parents[2] / "build/release"
 library, limits = ctypes.CDLL(build / "libgradscaler.so"), ctypes.CDLL(build / "tests/bench/liblimits.so")
 TYPES = {"P": ctypes.c_void_p, "Q": ctypes.c_uint64, "I": ctypes.c_uint32, "i": ctypes.c_int32, "d": ctypes.c_double}
-for name, arguments in {"multiply": "PQQ", "convert": "IPQQ", "widen": "IPPQQ", "unscale": "PPPQIPPdddiQ"}.items():
+SIGNATURES = {"multiply": "PQQ", "convert": "IPQQ", "widen": "IPPQQ", "unscale": "PPPQIPPdddiQ"}
+SIGNATURES |= {"copy": "PPQQ", "copy_unless_skipped": "PPQQ"}
+for name, arguments in SIGNATURES.items():
     function = getattr(limits, f"{name}_seconds")
     function.argtypes, function.restype = [TYPES[letter] for letter in arguments], ctypes.c_double
 library.gsc_status_string.restype = ctypes.c_char_p
@@ -140,13 +142,20 @@ class Gradients:
 
     @cached_property
     def widened(self):
-        """float32 outputs behind the list."""
-        at, out = self.bytes, []
+        return self.outputs(np.float32, core.GSC_F32)
+
+    @cached_property
+    def copied(self):
+        return self.outputs(self.type, self.code)
+
+    def outputs(self, kind, code):
+        """Outputs behind the list."""
+        at, out, size = self.bytes, [], np.dtype(kind).itemsize
         for array in self.arrays:
-            out.append(memory[at : at + 4 * array.size].view(np.float32))
-            at += -(-4 * array.size // 32) * 32
+            out.append(memory[at : at + size * array.size].view(kind))
+            at += -(-size * array.size // 32) * 32
         memory[self.bytes : at] = 0
-        return self.described(out, core.GSC_F32)
+        return self.described(out, code)
 
     @cached_property
     def torch(self):
@@ -237,6 +246,11 @@ def ours(
         return seconds
 
     return run
+
+
+def copied(loop, grads):
+    arguments = grads.tensors.ctypes.data, grads.copied.ctypes.data, len(grads.tensors)
+    return partial(loop, *arguments)
 
 
 def of_torch(grads, norm=False, scales=BACK, clip=None):
@@ -516,6 +530,10 @@ OPERATIONS = {  # name: competitors; ours first
     "clip, as a factor": against({**NORM, "clip": 1e-3}, torch=partial(of_torch, **REACHED)),
     "into f32": against({"widening": True}, limit_widening),
     "into f32, + norm": against({"widening": True, **NORM}, limit_widening),
+    "copy unless skipped": {
+        "ours": partial(copied, limits.copy_unless_skipped_seconds),
+        "limit": partial(copied, limits.copy_seconds),
+    },
     "amax": cost(want=Want.AMAX),
     "underflow": cost(want=Want.UNDERFLOW),
     "histogram": cost(histogram=True),
@@ -548,6 +566,7 @@ CASES = [  # title, lists, dtypes, operations
     ("Unscale and clip", ("GPT-2", "256 Ki", "32 Ki"), MIXED, CLIPS),
     ("Other dtypes", ("GPT-2", "256 Ki"), ("f64", "complex64", "cb16", "f8_e5m2"), ("alone", "alone, + norm")),
     ("Into float32", ("GPT-2", "256 Ki"), ("f16", "bf16", "f8_e4m3fn", "f8_e5m2"), ("into f32", "into f32, + norm")),
+    ("Keep a step's results", ("GPT-2", "256 Ki"), MIXED, ("copy unless skipped",)),
     ("What more of a report costs", ("256 Ki",), MIXED, ("amax", "underflow", "histogram")),
     ("Reports of tensors", (*MANY, "GPT-2"), ("f32", "f16"), ("each", "each, + norm")),
     ("Two threads", ("GPT-2", "ResNet-50"), MIXED, TWO),
@@ -565,6 +584,7 @@ ASKED = {  # list, operation: against whom, and the bounds of the lower quartile
     ("GPT-2", "check + norm"): ("limit", 1.08, 1.12, 1.15),
     ("GPT-2", "alone"): ("limit", None, None, None, None, 1.1, 1.1),
     ("GPT-2", "into f32"): ("limit", None, None, None, 1.1, 1.1),
+    ("GPT-2", "copy unless skipped"): ("limit", 1.05, 1.05, 1.05),
     ("256 Ki", "check"): ("limit", 1.10, 1.1, 1.2, 2),
     ("256 Ki", "alone"): ("limit", None, None, None, None, 2, 3),
     ("256 Ki", "check + norm"): ("limit", 1.2, 2.5, 2.2),
@@ -648,7 +668,8 @@ def measure(label, name, dtype, operation, quick):
             not_run[who] = str(reason)
     row = {"list": name, "dtype": dtype, "operation": operation, "not_run": not_run, "ratios": {}}
     loop = OPERATIONS[operation].get("limit")
-    row["limit"] = loop and ("copy" if loop is limit_widening else slower_loop(grads, loop is limit)[0])
+    is_loop = loop in (limit, any_scale)
+    row["limit"] = slower_loop(grads, loop is limit)[0] if is_loop else loop and "copy"
     if "ours" not in runs:
         return row
     budget, least, most = (0.1, 3, 7) if quick else (2.0, 3, 31)

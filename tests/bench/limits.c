@@ -229,6 +229,29 @@ double unscale_seconds(gsc_context *context, const gsc_tensor *in, const gsc_ten
     return status == GSC_OK ? seconds() - start : status;
 }
 
+/* The limit of gsc_copy_unless_skipped: each tensor by memcpy. */
+double copy_seconds(const gsc_tensor *in, const gsc_tensor *out, uint64_t n, uint64_t pairs)
+{
+    double start = seconds();
+    for (uint64_t i = 0; i < 2 * pairs; i++)
+        for (uint64_t k = 0; k < n; k++)
+            memcpy(out[k].data, in[k].data, in[k].count * gsc_dtype_size(in[k].dtype));
+    return seconds() - start;
+}
+
+/* After a step that was taken. Returns a status below 0 if a call failed. */
+double copy_unless_skipped_seconds(const gsc_tensor *in, const gsc_tensor *out, uint64_t n,
+                                   uint64_t pairs)
+{
+    gsc_policy policy = GSC_POLICY_INIT;
+    gsc_state state;
+    gsc_status status = gsc_state_init(NULL, &policy, &state, NULL);
+    double start = seconds();
+    for (uint64_t i = 0; i < 2 * pairs && status == GSC_OK; i++)
+        status = gsc_copy_unless_skipped(NULL, &state, in, out, n, NULL);
+    return status == GSC_OK ? seconds() - start : status;
+}
+
 /* Seconds of one merge of so many reports of ranks. */
 double merge_seconds(const gsc_report *reports, uint64_t n, gsc_report *out, uint64_t times)
 {

@@ -115,6 +115,8 @@ const std::vector<Function> functions = {
              (&w.exec, &w.factor, w.tensors, w.out, n, &w.options, &w.out_report, err)),
     FUNCTION(gsc_unscale_accumulate, "exec factor tensors out n options report",
              (&w.exec, &w.factor, w.tensors, w.out, n, &w.options, &w.out_report, err)),
+    FUNCTION(gsc_copy_unless_skipped, "exec state tensors out n",
+             (&w.exec, &w.state, w.tensors, w.out, n, err)),
     FUNCTION(gsc_workspace_size, "exec tensors n options size",
              (&w.exec, w.tensors, n, &w.options, &w.size, err)),
 };
@@ -241,8 +243,12 @@ TEST_CASE("tensors, factors and options that are invalid are refused", "[errors]
         {SET(options.clamp = nan_value), GSC_ERROR_VALUE, "options.clamp", "must be"},
         {SET(options.clamp = 1e-45), GSC_ERROR_VALUE, "options.clamp", "is 1e-45: ", {1e-45}},
     };
-    for (const auto &row : rows)
-        check_refused("gsc_unscale", row.spoil, {row.status, row.place, row.hint, row.number});
+    for (const auto &row : rows) {
+        const Expected expected = {row.status, row.place, row.hint, row.number};
+        check_refused("gsc_unscale", row.spoil, expected);
+        if (expected.name() == "tensors" || expected.name() == "out")
+            check_refused("gsc_copy_unless_skipped", row.spoil, expected);
+    }
     const Spoil in_place = SET(out[0] = w.tensors[0]), inside = SET(out[0].data = &w.values[3]);
     for (const Spoil &spoil : {in_place, inside})
         check_refused("gsc_unscale_accumulate", spoil,
@@ -397,6 +403,7 @@ TEST_CASE("with a flag a call also writes what it refuses, as a device does", "[
              r.status_rank_plus_1 = r.first_rank_plus_1 = 6;
              r.last_rank_plus_1 = r.loss_rank_plus_1 = 6;
          }},
+        {"gsc_copy_unless_skipped", [](World &, gsc_status) {}},
         {"gsc_state", [=](World &w, gsc_status status) { skipped(w.out_state, w.state, status); }},
         {"gsc_",
          [=](World &w, gsc_status status) {
@@ -441,6 +448,7 @@ TEST_CASE("with a flag a call also writes what it refuses, as a device does", "[
         {"gsc_unscale", SET(factor.scale = 0, w.options.clamp = 1), GSC_ERROR_FACTOR},
         {"gsc_scale", SET(factor.scale = nan_value), GSC_ERROR_FACTOR},
         {"gsc_unscale_accumulate", SET(factor.inverse = 0), GSC_ERROR_FACTOR},
+        {"gsc_copy_unless_skipped", SET(state.skip = 2), GSC_ERROR_STATE},
     };
     const Context two(2);
     for (gsc_context *context : {static_cast<gsc_context *>(nullptr), two.on.context})

@@ -25,7 +25,8 @@ extern "C" __attribute__((weak)) const gsc_kernels *__wrap_gsc_kernels_best()
 
 /* ---- a call ---- */
 
-enum Operation { SCALE, CHECK, UNSCALE, ACCUMULATE };
+/* COPY and SKIP: gsc_copy_unless_skipped, by a state that steps and one that skips. */
+enum Operation { SCALE, CHECK, UNSCALE, ACCUMULATE, COPY, SKIP, OPERATIONS };
 
 inline uint64_t parts_of(uint32_t dtype)
 {
@@ -67,7 +68,8 @@ struct Call {
     }
     std::string words() const
     {
-        static const char *const names[] = {"scale", "check", "unscale", "accumulate"};
+        static const char *const names[] = {"scale",      "check", "unscale",
+                                            "accumulate", "copy",  "skip"};
         std::ostringstream s;
         s << std::hexfloat << names[operation] << " by " << multiplier() << " clamp " << clamp
           << " want " << want << " each " << each << " histogram " << histogram << " policy "
@@ -147,6 +149,20 @@ class Image {
     std::vector<Bytes> heap;
 };
 
+/* Returns the state after an update. */
+inline gsc_state state_of(bool overflow)
+{
+    gsc_policy policy = GSC_POLICY_INIT;
+    gsc_report report = measured;
+    gsc_state state;
+    report.overflow = overflow;
+    report.found_inf = static_cast<float>(overflow);
+    claim(gsc_state_init(nullptr, &policy, &state, nullptr) == GSC_OK, "a state");
+    claim(gsc_state_update(nullptr, &policy, &state, &report, &state, nullptr) == GSC_OK,
+          "an update");
+    return state;
+}
+
 inline gsc_status run(const Call &c, const gsc_exec *on, const gsc_tensor *in,
                       const gsc_tensor *out, const gsc_tensor_options *options, gsc_report *report,
                       gsc_error *err)
@@ -155,6 +171,10 @@ inline gsc_status run(const Call &c, const gsc_exec *on, const gsc_tensor *in,
     const uint64_t n = c.entries.size();
     if (c.operation == CHECK)
         return gsc_measure(on, factor, in, n, options, report, err);
+    if (c.operation == COPY || c.operation == SKIP) {
+        static const gsc_state steps = state_of(false), skips = state_of(true);
+        return gsc_copy_unless_skipped(on, c.operation == COPY ? &steps : &skips, in, out, n, err);
+    }
     const auto call = c.operation == SCALE     ? gsc_scale
                       : c.operation == UNSCALE ? gsc_unscale
                                                : gsc_unscale_accumulate;
@@ -336,10 +356,10 @@ class Numbers {
     {
         if (call.clamp != 0 && !v.nan)
             return encode(to, std::clamp(v.product, -limit, limit));
-        if (call.operation != ACCUMULATE)
+        if (call.operation != ACCUMULATE && call.operation != SKIP)
             return v.after;
         const uint64_t old = read_bits(to, e.before.data(), i);
-        if (overflow)
+        if (overflow || call.operation == SKIP)
             return old;
         if (is_nan(to, old))
             return convert_nan(to, to, old);
@@ -429,7 +449,10 @@ inline Outcome model(const Call &c)
     o.report.overflow |= c.has_policy && is_overflow(c.policy, o.report);
     o.report.found_inf =
         static_cast<float>(o.report.overflow || (c.has_policy && holds(c.policy, o.report)));
-    return only(c, o);
+    o = only(c, o);
+    if (!c.has_report)
+        std::memset(&o.report, 0x5a, sizeof o.report);
+    return o;
 }
 
 struct Pool {
@@ -478,7 +501,8 @@ inline Outcome check_call(const Call &c, uint64_t draw, bool with_model = true)
     Call all = c;
     all.want = want_all;
     all.each = all.histogram = true;
-    same_as(first, only(c, outcome(all, any_set)), "what else is wanted changes nothing");
+    if (c.has_report)
+        same_as(first, only(c, outcome(all, any_set)), "what else is wanted changes nothing");
 
     bool in_kind = c.operation == UNSCALE && c.clamp == 0;
     for (const Entry &e : c.entries)

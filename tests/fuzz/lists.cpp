@@ -76,7 +76,7 @@ gsc_factor random_factor(Source &source)
 Call random_call(Source &source, bool large)
 {
     Call c = {};
-    c.operation = static_cast<Operation>(source.below(4));
+    c.operation = static_cast<Operation>(source.below(OPERATIONS));
     c.has_factor = !source.one_in(8);
     c.factor = random_factor(source);
     c.factor.generation = source.below(3);
@@ -99,6 +99,11 @@ Call random_call(Source &source, bool large)
     c.loss.in = random_dtype(source, false);
     c.loss.count = source.below(4);
     c.loss.data = random_data(c.loss.in, c.loss.count, source.one_in(2), source);
+    if (c.operation == COPY || c.operation == SKIP) { /* which make no report */
+        c.has_factor = c.each = c.histogram = c.has_policy = c.has_report = c.has_loss = false;
+        c.clamp = 0;
+        c.want = 0;
+    }
     const bool one_dtype = source.one_in(4), castless = source.one_in(3),
                good =
                    source.one_in(2); /* most of it: the first bad one is then far from the start */
@@ -114,7 +119,7 @@ Call random_call(Source &source, bool large)
         if (castless || c.operation == CHECK)
             e.out = e.in;
         e.count = random_count(source, large && i % 4 != 3);
-        e.in_place = c.operation != ACCUMULATE && source.one_in(2) &&
+        e.in_place = c.operation != ACCUMULATE && c.operation != SKIP && source.one_in(2) &&
                      gsc_dtype_size(e.in) == gsc_dtype_size(e.out);
         e.shift = source.below(64);
         e.out_shift = source.below(64);

@@ -2430,9 +2430,33 @@ extern "C" {
         err: *mut gsc_error,
     ) -> gsc_status;
 
+    /// Copies `tensors` to `out` if the last update of `state` takes its step. If state->skip is 1,
+    /// writes nothing. So a program that does not wait for its device still skips: the optimizer
+    /// writes new parameters and its new state to other memory, and after the update one call
+    /// copies them all over the old ones. Bits are copied, NaN included; if the dtypes differ,
+    /// values are rounded as by gsc_unscale with a factor of NULL. Pass integers as GSC_F32 or
+    /// GSC_F64, by their size.
+    ///
+    /// On a device the call reads `state` when it runs. A state that is refused there counts as a
+    /// skip.
+    ///
+    /// - `exec`: NULL: this thread, host memory
+    ///
+    /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_STATE, GSC_ERROR_VERSION,
+    /// GSC_ERROR_DTYPE, GSC_ERROR_COUNT, GSC_ERROR_OVERLAP, GSC_ERROR_VALUE, GSC_ERROR_CAPACITY,
+    /// GSC_ERROR_MEMORY, GSC_ERROR_DEVICE.
+    pub fn gsc_copy_unless_skipped(
+        exec: *const gsc_exec,
+        state: *const gsc_state,
+        tensors: *const gsc_tensor,
+        out: *const gsc_tensor,
+        n: u64,
+        err: *mut gsc_error,
+    ) -> gsc_status;
+
     /// Refuses lists in which an output shares memory with another output or with the input of
-    /// another entry. Call it with the lists of gsc_unscale, gsc_scale or gsc_unscale_accumulate.
-    /// It compares addresses and does not read the data, so the data can be on any device.
+    /// another entry. Call it with the lists of a call that writes tensors. It compares addresses
+    /// and does not read the data, so the data can be on any device.
     ///
     /// It does not compare an entry's input with its own output: the calls on tensors do this
     /// themselves.

@@ -1517,9 +1517,25 @@ GSC_API gsc_status gsc_unscale_accumulate(const gsc_exec *exec, const gsc_factor
                                           gsc_report *report, gsc_error *err);
 
 /*
+ * Copies `tensors` to `out` if the last update of `state` takes its step. If state->skip is 1,
+ * writes nothing. So a program that does not wait for its device still skips: the optimizer writes
+ * new parameters and its new state to other memory, and after the update one call copies them all
+ * over the old ones. Bits are copied, NaN included; if the dtypes differ, values are rounded as by
+ * gsc_unscale with a factor of NULL. Pass integers as GSC_F32 or GSC_F64, by their size.
+ *
+ * On a device the call reads `state` when it runs. A state that is refused there counts as a skip.
+ *
+ *     tensors  NULL only with n = 0
+ *     out      NULL only with n = 0
+ */
+GSC_API gsc_status gsc_copy_unless_skipped(const gsc_exec *exec, const gsc_state *state,
+                                           const gsc_tensor *tensors, const gsc_tensor *out,
+                                           uint64_t n, gsc_error *err);
+
+/*
  * Refuses lists in which an output shares memory with another output or with the input of another
- * entry. Call it with the lists of gsc_unscale, gsc_scale or gsc_unscale_accumulate. It compares
- * addresses and does not read the data, so the data can be on any device.
+ * entry. Call it with the lists of a call that writes tensors. It compares addresses and does not
+ * read the data, so the data can be on any device.
  *
  * It does not compare an entry's input with its own output: the calls on tensors do this
  * themselves.
