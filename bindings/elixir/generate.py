@@ -206,9 +206,7 @@ def functions(manifest):
     return [
         function
         for function in manifest.functions.values()
-        if function.returns != "void"
-        and is_value(function)
-        and short(function) not in (*BY_HAND, *WITHOUT_USE)
+        if function.returns != "void" and is_value(function) and short(function) not in (*BY_HAND, *WITHOUT_USE)
     ]
 
 

@@ -624,6 +624,18 @@ defmodule GradScaler do
   def skip?(%Report{overflow: overflow, found_inf: found_inf}), do: overflow or found_inf
 
   @doc """
+  Returns `old` if the last update says to skip the step, else `new`. So what an optimizer returns replaces the
+  parameters and the optimizer's state, or nothing does.
+
+      iex> scaler = GradScaler.update(GradScaler.new("torch"), true)
+      iex> [params, state] = GradScaler.skip([:new_params, :new_state], [:params, :state], scaler)
+      iex> {params, state}
+      {:params, :state}
+  """
+  @spec skip(new, old, t) :: new | old when new: term, old: term
+  def skip(new, old, %__MODULE__{} = scaler), do: if(skip?(scaler), do: old, else: new)
+
+  @doc """
   Returns a sentence that says why the last update skipped or clipped its step, or let an outlier
   through; otherwise nil.
 

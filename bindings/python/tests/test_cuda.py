@@ -247,6 +247,20 @@ def test_what_is_accumulated_is_on_one_device():
                 scaler_of().unscale_accumulate(*given)
 
 
+def test_what_a_step_makes_is_copied_there_unless_it_is_skipped():
+    new, old = (
+        [Tensor([np.nan, 2]), Tensor([3], 1), np.ones(1, F32)],
+        [Tensor([0, 0]), Tensor([0], 1), np.zeros(1, F32)],
+    )
+    scaler = Scaler("torch")
+    for overflow in True, False:
+        scaler.update(overflow)
+        for some in slice(3), slice(1):
+            scaler.copy_unless_skipped(new[some], old[some])
+        assert old[0].array.tobytes() == (np.zeros(2, F32) if overflow else new[0].array).tobytes()
+        assert (old[1].array[0], old[2][0]) == ((0, 0) if overflow else (3, 1))
+
+
 def test_the_framework_multiplies_its_loss():
     loss = framework("Loss", __mul__=lambda self, scale: ("multiplied", scale))(1.0)
     assert scaler_of().scale(loss) == ("multiplied", 8.0)
@@ -767,7 +781,7 @@ def test_the_doctor_finds_that_the_device_has_the_bits_of_the_host():
     rows = json.loads(done.stdout)
     tests = dict(list(rows.items())[list(rows).index("device") + 1 :])
     assert done.returncode == 0 and rows["device"].startswith("cuda:0, stand-in, driver for CUDA 12.4")
-    assert [*tests][-3:] == ["two streams", "saved states", "speed"] and len(tests) == 11
+    assert [*tests][-3:] == ["two streams", "saved states", "speed"] and len(tests) == 12
     assert all(text.startswith("right: ") for text in tests.values()), tests
     assert "GB/s" in tests["speed"]
 

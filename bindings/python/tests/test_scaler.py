@@ -104,6 +104,35 @@ def test_containers_may_be_nested():
     assert (total["layer"]["w"][0], total["heads"][1][0][0]) == (1, 3)
 
 
+@pytest.mark.parametrize("held", [False, True])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_what_a_step_makes_is_copied_unless_it_is_skipped(threads, held):
+    nan = np.array([0x7FA01234, 0xFF800001, 0x3F800000], "u4").view(F32)  # signalling NaN with a payload
+    kinds = (F16, bfloat16, E4M3, E5M2, CB16, F32, F64, C64, C128)
+    many = np.arange(3 << 20, dtype=F32)  # for threads
+    unaligned = np.zeros(13, "u1")[1:].view(F32)
+    new = [nan, many, unaligned + 3, *(np.frombuffer(bytes(range(200, 232)), kind) for kind in kinds)]
+    old = [np.zeros_like(nan), np.zeros_like(many), unaligned, *(np.zeros_like(array) for array in new[3:])]
+    before = [bits(array) for array in old]
+    scaler = Scaler("torch", threads=threads)
+    arguments = (Arrays(named(new[:3]), named(old[:3])),) if held else (new, old)
+    for overflow in True, False:
+        scaler.update(overflow)
+        scaler.copy_unless_skipped(*arguments)
+        expected = before if overflow else [bits(array) for array in new]
+        assert [bits(array) for array in old][: 3 if held else None] == expected[: 3 if held else None]
+
+
+def test_a_copy_names_the_caller_s_arrays():
+    scaler, rounded = scaler_of(), [np.zeros(2, F16)]
+    scaler.copy_unless_skipped([np.array([1 + 2**-12, 7], F32)], rounded)
+    assert rounded[0].tolist() == [1, 7]
+    with pytest.raises(gradscaler.Error, match=r"out\['w'\] has another shape"):
+        scaler.copy_unless_skipped({"w": np.zeros(3, F32)}, {"w": np.zeros(2, F32)})
+    with pytest.raises(gradscaler.Error, match=r"arrays\['w'\]"):
+        scaler.copy_unless_skipped({"w": np.zeros(3, np.int64)}, {"w": np.zeros(3, F32)})
+
+
 def test_a_generator_of_arrays_is_read():
     report = scaler_of(8.0).unscale(np.full(1, 8, F32) for _ in range(3))
     assert [g[0] for g in report.grads] == [1, 1, 1]

@@ -21,6 +21,7 @@ class _Lists:
     """The gradients and results of a call: names, arrays, and the containers that they came in."""
 
     groups: list | None = None  # only `Arrays` keep them
+    label = "grads"  # the caller's name of the inputs
 
     def __init__(self, grads: Container, out: Container | None = None, dtype: Any = None) -> None:
         if type(grads) is not list and isinstance(grads, Iterator):
@@ -68,7 +69,7 @@ class _Lists:
 
     def where(self, name: str, index: int) -> str:
         """Returns the caller's expression for an array of the list, such as grads['weight']."""
-        label = "out" if name == "out" else "grads"
+        label = "out" if name == "out" else self.label
         if not isinstance(self.grads, Mapping) and _is_array(self.grads):
             return label
         found = self.names[index] if index < len(self.names) else index

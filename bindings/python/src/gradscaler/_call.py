@@ -55,6 +55,21 @@ def run(
     return _on_devices(context, call, lists, groups, factor, pin, options, per_tensor, report)
 
 
+def copy_on_host(context: Any, state: State, lists: _Lists) -> bool:
+    """Copies arrays unless the state skips its step. Returns False if some are on a device; then copies none."""
+    groups = lists.groups or lists.on_host(True) or lists.grouped(True)
+    if len(groups) > 1 or isinstance(groups[0][1], _cuda.Lists):
+        return False
+    try:
+        c.gsc_copy_unless_skipped(context, state, groups[0][1])
+    except c.Error as error:
+        if error.field == "device" and any(_cuda.device_of(array) is not None for array in lists.ins):
+            return False
+        lists.explain(error)
+        raise
+    return True
+
+
 def _on_devices(
     context: Any,
     call: Callable,

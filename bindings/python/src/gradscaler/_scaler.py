@@ -347,6 +347,29 @@ class Scaler(Observed, Checkpoints):
             warn_of_no_gradients(self)
         return self.events
 
+    def copy_unless_skipped(self, arrays: Container | Arrays, out: Container | None = None) -> None:
+        """Copies arrays to `out`, unless the last update skipped its step; all in one C call on the host.
+
+        >>> from array import array
+        >>> scaler, new, weights = Scaler("torch"), array("f", [2.0]), array("f", [1.0])
+        >>> for overflow in True, False:
+        ...     _ = scaler.update(overflow)
+        ...     scaler.copy_unless_skipped([new], [weights])
+        ...     print(weights[0])
+        1.0
+        2.0
+
+        So an optimizer that always runs can write new parameters, and its new state, to other arrays: after the update
+        they replace the old ones, or nothing does. Bits are copied, NaN included; if the dtypes differ, values are
+        rounded. Pass integers as a view of float32 or float64.
+        out: arrays of the same shapes (by the same names). `Arrays` have their own `out`
+        """
+        lists = _lists_of(arrays, out)
+        lists.label = "arrays"
+        if not _call.copy_on_host(self._context, self.state, lists) and not self.skip:
+            options = {"want": 0, "histogram": False, "per_tensor": False, "loss": None}
+            self._call("gsc_unscale", lists, None, options, unscaled=True)
+
     def set_rank(self, report: Report, rank: int) -> Report:
         """Sets the rank of a report, and a digest of policy and state, before ranks gather their reports.
 

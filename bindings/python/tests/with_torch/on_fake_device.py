@@ -64,6 +64,11 @@ def train(kind, device, make, clips=False, **options):
         waits.append((stepped, len(fake_device.waits) - stepped))
         scales.append(scaler.get_scale())
         if kind is GradScaler:
+            fake_device.waits.clear()
+            old = torch.zeros(2, device=device)
+            scaler.copy_unless_skipped([torch.full((2,), torch.nan, device=device)], [old])
+            assert not fake_device.waits
+            assert old.isnan().any().item() == (step not in BAD), step
             assert scaler.step_was_skipped == (step in BAD), step
             named = {BAD[step][0]: 1} if step in BAD else {}
             assert scaler.report.bad == named, (step, scaler.report)

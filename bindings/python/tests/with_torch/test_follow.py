@@ -106,6 +106,26 @@ def test_each_optimizer_has_its_own_followers_and_others_follow_any():
     assert (len(called), len(other)) == (2, 2)
 
 
+@pytest.mark.parametrize("fused", [False, True])
+def test_what_a_step_makes_is_copied_unless_it_was_skipped(fused):
+    weights = [torch.nn.Parameter(torch.ones(2)) for _ in "ab"]
+    optimizers = [torch.optim.SGD([weight], lr=1.0, fused=fused) for weight in weights]
+    scaler, any_bits = begun(GradScaler("cpu", 4.0)), torch.tensor([0x7FA01234, 0x40000000], dtype=torch.int32)
+    new, kept = [any_bits.view(torch.float32), torch.ones(2, dtype=torch.int64)], torch.zeros(2)
+    for grads, taken, second_taken in ((torch.inf, 1.0), False, True), ((1.0, 1.0), True, True):
+        old, own = [torch.zeros(2), torch.zeros(2, dtype=torch.int64)], [kept.clone()]
+        for weight, grad, optimizer in zip(weights, grads, optimizers, strict=True):
+            weight.grad = torch.full((2,), grad)
+            scaler.step(optimizer)
+        scaler.copy_unless_skipped(new, old)
+        scaler.update()
+        scaler.copy_unless_skipped(weights[1:], own, optimizers[1])
+        assert torch.equal(old[0].view(torch.int32), any_bits * taken) and torch.equal(old[1], new[1] * taken)
+        assert torch.equal(own[0], weights[1] * second_taken)
+    with pytest.raises(ValueError, match="out has 1 tensors, and tensors has 2"):
+        scaler.copy_unless_skipped(new, old[:1])
+
+
 def test_a_disabled_scaler_holds_nothing_and_a_wrong_name_is_refused():
     called = []
     follower = GradScaler("cpu", enabled=False).follow(called.append)

@@ -27,6 +27,32 @@ pub(crate) const UNSCALE: Write = Write(sys::gsc_unscale, true);
 pub(crate) const UNSCALE_ONLY: Write = Write(sys::gsc_unscale, false);
 pub(crate) const ACCUMULATE: Write = Write(sys::gsc_unscale_accumulate, true);
 
+/// Refuses lists that differ in length.
+fn check_lengths<M: Memory>(tensors: &[Tensor<'_, M>], out: &[TensorMut<'_, M>]) -> Result<()> {
+    let (n, outputs) = (tensors.len(), out.len());
+    if n == outputs {
+        return Ok(());
+    }
+    let message = format!("has {outputs} entries, and tensors {n}: there must be as many");
+    Err(Error::new(Status::COUNT, "out", message))
+}
+
+/// Copies tensors to `out` unless the state, which is in this memory, skips its step.
+pub(crate) fn copy_unless_skipped<M: Memory>(
+    handle: &M::Handle,
+    state: *const sys::gsc_state,
+    tensors: &[Tensor<'_, M>],
+    out: &mut [TensorMut<'_, M>],
+) -> Result<()> {
+    check_lengths(tensors, out)?;
+    let call = |a: &Arguments, err| {
+        // SAFETY: a state, n tensors and n outputs. The outputs are borrowed mutably, so they overlap nothing else.
+        unsafe { sys::gsc_copy_unless_skipped(&a.exec, state, a.tensors, a.out, a.n, err) }
+    };
+    let out = TensorMut::as_inputs(out);
+    M::call(handle, tensors, out, Options::default(), call).map(drop)
+}
+
 /// A factor in a memory, for calls on tensors there.
 pub(crate) struct FactorIn<'a, M: Memory> {
     handle: &'a M::Handle,
@@ -58,11 +84,7 @@ impl<'a, M: Memory> FactorIn<'a, M> {
         out: &mut [TensorMut<'_, M>],
         options: Options<'_, M>,
     ) -> Result<M::Report> {
-        let (n, outputs) = (tensors.len(), out.len());
-        if n != outputs {
-            let message = format!("has {outputs} entries, and tensors {n}: there must be as many");
-            return Err(Error::new(Status::COUNT, "out", message));
-        }
+        check_lengths(tensors, out)?;
         self.write(write, tensors, TensorMut::as_inputs(out), options)
     }
 

@@ -6,7 +6,7 @@ use std::ptr;
 
 use crate::error::{check, Result};
 use crate::macros::Raw;
-use crate::operations::{FactorIn, ACCUMULATE, SCALE, UNSCALE};
+use crate::operations::{copy_unless_skipped, FactorIn, ACCUMULATE, SCALE, UNSCALE};
 use crate::{sys, Event, Factor, Host, Memory, Options, Policy, Report, Status, Tensor, TensorMut};
 
 /// A scale and its counts, as [`Scaler::state`] gives it: a value without pointers.
@@ -321,6 +321,38 @@ impl<M: Memory> Scaler<M> {
         // SAFETY: a policy, a state that may be its own output, and a report in its memory.
         check(|err| unsafe { sys::gsc_state_update(&exec, policy, state, report, state, err) })?;
         Ok(M::events(&self.state))
+    }
+
+    /// Copies tensors to `out`, unless the last update says to skip the step. On a device the call only enqueues.
+    ///
+    /// So an optimizer that always runs can write new parameters, and its new state, to other memory: one call after
+    /// the update copies all of them over the old ones. Bits are copied, NaN included; if the dtypes differ, values
+    /// are rounded.
+    ///
+    /// ```
+    /// use gradscaler::{Report, Scaler, Tensor, TensorMut};
+    ///
+    /// let mut scaler = Scaler::preset("torch")?;
+    /// let (new, mut weights) = ([0.5f32, 2.0], [1.0f32, 1.0]);
+    /// for overflow in [true, false] {
+    ///     scaler.update(&Report::of(overflow))?;
+    ///     scaler.copy_unless_skipped(&[Tensor::new(&new)], &mut [TensorMut::new(&mut weights)])?;
+    ///     assert_eq!(weights, if overflow { [1.0, 1.0] } else { new });
+    /// }
+    /// # Ok::<(), gradscaler::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Status::COUNT`]: the lists or a pair of entries differ in length; [`Status::DTYPE`]: one entry of a pair is
+    /// complex and the other is not.
+    pub fn copy_unless_skipped(
+        &self,
+        tensors: &[Tensor<'_, M>],
+        out: &mut [TensorMut<'_, M>],
+    ) -> Result<()> {
+        let state = M::state(&self.memory, "state", &self.state)?;
+        copy_unless_skipped(&self.memory, state, tensors, out)
     }
 
     /// Adopts the decision of `other` to skip, clip or stop: the state of a second scaler, which judged

@@ -123,6 +123,26 @@ fn what_changes_in_place_or_is_clipped_does_so_there() -> Result<()> {
     Ok(())
 }
 
+#[test]
+fn what_a_step_makes_is_copied_there_unless_it_is_skipped() -> Result<()> {
+    for device in devices() {
+        let mut scaler = torch().to_device(&device)?;
+        let nan = f32::from_bits(0x7fa0_1234);
+        let new = DeviceBuffer::from_slice(&device, &[nan, 2.0])?;
+        let mut old = DeviceBuffer::from_slice(&device, &[1f32, 1.0])?;
+        for (gradient, first) in [(f32::INFINITY, 1f32), (1.0, nan)] {
+            let gradient = DeviceBuffer::from_slice(&device, &[gradient])?;
+            let report = scaler.measure(&[gradient.tensor()], Want::NONE)?;
+            scaler.update(&report)?;
+            scaler.copy_unless_skipped(&[new.tensor()], &mut [old.tensor_mut()])?;
+            assert_eq!(old.to_vec()?[0].to_bits(), first.to_bits());
+        }
+        let short = scaler.copy_unless_skipped(&[new.tensor()], &mut []);
+        refused! { short => COUNT "out"; }
+    }
+    Ok(())
+}
+
 /// A guard that clips gradients, beside one that skips because of the loss.
 fn guards() -> (Scaler, Scaler) {
     let scaler = |policy: PolicyBuilder| Scaler::new(policy.build().unwrap()).unwrap();

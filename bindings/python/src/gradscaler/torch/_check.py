@@ -143,6 +143,11 @@ class Checks:
                 return True
         return False
 
+    def decisions(self, optimizer: torch.optim.Optimizer | None) -> list[bool | torch.Tensor]:
+        """Returns what each step(), or one optimizer's, decided: not 0 if it was skipped. Tensors are of fused ones."""
+        found = self.skipped.values() if optimizer is None else [self.skipped.get(id(optimizer), False)]
+        return [one for each in found for one in ([each] if isinstance(each, bool) else each)]
+
     def are_empty(self) -> bool:
         """Returns whether this rank has no gradient, and no fused optimizer, which would not be waited for."""
         return not self.any_fused() and not any(check.gradients.order() for check in self.by_optimizer.values())

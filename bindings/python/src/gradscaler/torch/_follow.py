@@ -3,9 +3,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
+
+
+@torch.no_grad()
+def copy_unless(
+    decisions: Sequence[bool | torch.Tensor], tensors: Sequence[torch.Tensor], out: Sequence[torch.Tensor]
+) -> None:
+    """Copies tensors to `out` unless a decision is not 0. A decision on a device is read there."""
+    if any(each is True for each in decisions):
+        return
+    unread = [each for each in decisions if isinstance(each, torch.Tensor)]
+    skips: dict[torch.device, torch.Tensor] = {}
+    for new, old in zip(tensors, out, strict=True):
+        if not unread:
+            old.copy_(new)
+            continue
+        if old.device not in skips:
+            skips[old.device] = sum(each.to(old.device, non_blocking=True) for each in unread) != 0
+        torch.where(skips[old.device], old, new.to(old), out=old)
 
 
 class Steps:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from .._structs import Event, State, Status, Trait, Want
 from . import _device, _memory, _ranks
 from ._check import Call, Check, Checks, FoundInf
 from ._checkpoint import Checkpoints
-from ._follow import Follower, Steps
+from ._follow import Follower, Steps, copy_unless
 from ._grads import Gradients, with_gradients
 from ._guard import Judge, warn_of_equal_norms
 from ._history import Observed
@@ -451,6 +451,26 @@ class GradScaler(Checkpoints, Traced, Observed, Base):
             own = getattr(target, "optimizer", None)
             optimizer = own if isinstance(own, torch.optim.Optimizer) else None
         return Follower(self, target, method, optimizer)
+
+    @eager
+    def copy_unless_skipped(
+        self,
+        tensors: Sequence[torch.Tensor],
+        out: Sequence[torch.Tensor],
+        optimizer: torch.optim.Optimizer | None = None,
+    ) -> None:
+        """Copies tensors to `out`, unless the last step() was skipped. The host never waits for the device.
+
+            with torch.no_grad():
+                new = [torch.lerp(old, weight, 0.01) for old, weight in zip(averages, weights)]
+            scaler.copy_unless_skipped(new, averages)
+
+        optimizer: the optimizer of the step; default: nothing is copied if any optimizer skipped its step
+        All bits are copied, NaN included. Call it after step() or update().
+        """
+        if len(tensors) != len(out):
+            raise ValueError(f"out has {len(out)} tensors, and tensors has {len(tensors)}: there must be as many")
+        copy_unless(self._checks.decisions(optimizer), tensors, out)
 
     def _steps_taken(self) -> Steps:
         if self._steps is None:
