@@ -24,6 +24,7 @@ from .._report import Report
 from .._structs import Want
 from . import _host, _plain, _xla
 from . import _words as w
+from ._partition import Partition
 from ._xla import TENSORS, Call, policy_of
 
 SCOPE = "gradscaler."  # begins the names of our calls in a jaxpr and in a profile
@@ -127,11 +128,12 @@ def _by_handler(call: Call, platform: str, *operands: Any) -> Any:
         return do(call, *operands)
     whole = PartitionSpec()
     others = whole, whole if call.per_tensor else None, None, None if operands[3] is None else whole
-    return _spread(call, functools.partial(do, call), functools.partial(_part, do, call), others, *operands)
+    part = Partition(functools.partial(_partition, functools.partial(_part, do, call)), f"{platform} {call!r}")
+    return _spread(call, functools.partial(do, call), part, others, *operands)
 
 
-def _spread(call: Call, alone: Callable, part: Callable, others: Sequence[Any], *operands: Any) -> Any:
-    """Returns alone(*operands), a list of gradients and other results, or part(axes, spread, *operands) on each device.
+def _spread(call: Call, alone: Callable, partition: Partition, others: Sequence[Any], *operands: Any) -> Any:
+    """Returns alone(*operands), a list of gradients and other results, or what `partition` makes of it for each device.
 
     Each device works on its part if the program spreads gradients over devices, except for histograms. The other
     results are the same on all devices and have the specs `others`.
@@ -142,7 +144,6 @@ def _spread(call: Call, alone: Callable, part: Callable, others: Sequence[Any], 
     if here.manual_axes:
         return alone(*operands)
     spread = custom_partitioning(jax.jit(alone))  # jit carries traced values that `alone` closes over
-    partition = functools.partial(_partition, part)
     spread.def_partition(partition, lambda *known: partition(*known)[2], sharding_rule=functools.partial(_rule, call))
     spread = jax.custom_batching.sequential_vmap(spread)
     if not getattr(here, "explicit_axes", ()):
@@ -175,7 +176,10 @@ def _rule(call: Call, mesh: Any, operands: Sequence[Any], results: Sequence[Any]
 
 
 def _partition(part: Callable, mesh: Any, operands: Any, results: Any) -> Any:
-    """Returns the function for each device's part, and shardings. Gathers dimensions that cannot be divided evenly."""
+    """Returns the function for each device's part, and shardings. Gathers dimensions that cannot be divided evenly.
+
+    part(axes, spread, *operands) makes the results of a device.
+    """
     named = not mesh.empty
     if not named:  # everything is gathered
         mesh = Mesh(sorted(operands[0][0].sharding.device_set, key=lambda device: device.id), "device")
@@ -257,7 +261,9 @@ def over(do: Callable, call: Call, leaves: Any, factor: Any, out: Any, loss: Any
     return do(write, leaves, factor, out, None, None)[0], words, rows, bins
 
 
-def _rows_over_devices(call: Call, rows_of: Callable, wide: Sequence[bool], leaves: Any, factor: Any) -> jax.Array:
+def _rows_over_devices(
+    call: Call, rows_of: Callable, judged: Sequence[Any], wide: Sequence[bool], leaves: Any, factor: Any
+) -> jax.Array:
     """Returns jax.numpy's measurements of each gradient, over all devices that have a part of it."""
 
     def alone(leaves: Any, factor: Any) -> tuple:
@@ -268,7 +274,8 @@ def _rows_over_devices(call: Call, rows_of: Callable, wide: Sequence[bool], leav
         return [], _plain.over_devices(rows, wide, axes)
 
     seen = dataclasses.replace(call, operation="measure")
-    return _spread(seen, alone, part, (PartitionSpec(),), leaves, factor)[1]
+    partition = Partition(functools.partial(_partition, part), f"jnp {call!r} {list(map(str, judged))}")
+    return _spread(seen, alone, partition, (PartitionSpec(),), leaves, factor)[1]
 
 
 _differentiable = jax.custom_jvp(_run, nondiff_argnums=(0,))

@@ -41,7 +41,7 @@ def tensors(
 ) -> Result:
     """Does what `_xla.tensors` does, in jax.numpy; `factor` can be a whole state, and None is 1.
 
-    `found_of(rows_of, wide, leaves, factor)` calls rows_of(leaves, factor), on the part of each device.
+    `found_of(rows_of, judged, wide, leaves, factor)` calls rows_of(leaves, factor), on the part of each device.
     """
     if factor is None:
         factor = jnp.asarray(w.of_struct(_structs.Factor(1, 1, 1, 1)))
@@ -58,7 +58,7 @@ def tensors(
         return _rows(leaves, _multiplier(call, factor), judged, want, None if max_norm else call.clip_value)
 
     wide = [_is_wide(leaf) for leaf in leaves]
-    rows = found_of(rows_of, wide, leaves, factor)
+    rows = found_of(rows_of, judged, wide, leaves, factor)
     sizes = [leaf.size for leaf in leaves]
     report, each, clipped, new = _host.reported(call, rows, factor, state, _judged(loss), want, sizes, wide)
     good = w.word(_structs.Report, report, "overflow") == 0
