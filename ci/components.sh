@@ -295,7 +295,7 @@ test_sentences() { # the words of messages are no contract: all but the tests of
   ar r "$build/libgradscaler.a" $core/CMakeFiles/core_tests_scrambled.dir/__/__/core/error.c.o
   export GRADSCALER_SCRAMBLED=1 GRADSCALER_LIB_DIR=$build
   local tag tags
-  for tag in errors formats guard loss metrics policy reason sentences state; do tags+=",[$tag]~[wording]~[arithmetic]"; done
+  for tag in errors formats guard history loss metrics policy reason sentences state; do tags+=",[$tag]~[wording]~[arithmetic]"; done
   check core $core/core_tests_scrambled "${tags#,}"
   rm -rf "$build/python"
   PATH=$PWD/build/venv/bin:$PATH $python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation \

@@ -36,6 +36,14 @@ double gsc_zero_share(const gsc_report *report)
     return (double)report->underflows_to_zero / (double)report->elements;
 }
 
+bool gsc_is_zero(const gsc_report *r)
+{
+    return (r->kind == GSC_REPORT_TENSORS || r->kind == GSC_REPORT_MERGED) && r->elements > 0 &&
+           !r->has_flag && !gsc_says_overflow(r) &&
+           ((r->measured & GSC_WANT_AMAX && r->amax == 0) ||
+            (r->measured & GSC_WANT_NORM && r->sum_squares == 0));
+}
+
 static double share(int64_t count, int64_t of)
 {
     return of > 0 ? fmin(1, (double)count / (double)of) : 0;
@@ -286,28 +294,19 @@ static void find_no_gradients(const struct run *run, gsc_notes *notes)
                  which);
 }
 
-/* Returns true if all gradients are known to be 0; the norm and amax tell. */
-static bool is_zero(const gsc_report *r)
-{
-    return (r->kind == GSC_REPORT_TENSORS || r->kind == GSC_REPORT_MERGED) && r->elements > 0 &&
-           !r->has_flag && !gsc_says_overflow(r) &&
-           ((r->measured & GSC_WANT_AMAX && r->amax == 0) ||
-            (r->measured & GSC_WANT_NORM && r->sum_squares == 0));
-}
-
 static void find_zeros(const struct run *run, gsc_notes *notes)
 {
     int64_t first = -1, zeros = 0;
     if (run->updates < MIN_UPDATES)
         return;
-    if (run->report && is_zero(run->report)) {
+    if (run->report && gsc_is_zero(run->report)) {
         gsc_note_add(notes, GSC_NOTE_ZEROS, -1, "", (double)run->n,
                      "all gradients of the last step are 0, so it changed nothing: look at the "
                      "loss, and at the path from it to the parameters");
         return;
     }
     for (uint64_t i = 0; i < run->n; i++)
-        if (is_zero(&run->per_tensor[i])) {
+        if (gsc_is_zero(&run->per_tensor[i])) {
             first = first < 0 ? (int64_t)i : first;
             zeros++;
         }

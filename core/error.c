@@ -53,8 +53,7 @@ const char *gsc_status_string(gsc_status status)
 
 /* ---- sentences ---- */
 
-/* Returns the bytes of the character of UTF-8 at `text`, or 0 if there is none. */
-static size_t character_length(const char *text)
+size_t gsc_character_length(const char *text)
 {
     const unsigned char *c = (const unsigned char *)text;
     const size_t length = c[0] < 0x80                   ? 1
@@ -96,7 +95,7 @@ void gsc_quote(char *to, size_t size, const char *text)
     size_t length = 1;
     *to = '"';
     while (*text) {
-        const size_t bytes = character_length(text), taken = bytes ? bytes : 1;
+        const size_t bytes = gsc_character_length(text), taken = bytes ? bytes : 1;
         const size_t after = text[taken] ? sizeof CUT_MARK : 1; /* room for a mark, and a quote */
         if (length + taken + after >= size) {
             memcpy(to + length, CUT_MARK, strlen(CUT_MARK));
@@ -205,7 +204,7 @@ size_t gsc_write(char *to, size_t size, const char *format, va_list arguments)
     end_text(to, size, (size_t)length);
     char *c = to;
     for (size_t bytes; *c; c += bytes ? bytes : 1)
-        if (!(bytes = character_length(c))) /* of the system, in the charset of its locale */
+        if (!(bytes = gsc_character_length(c))) /* of the system, in the charset of its locale */
             *c = '?';
     return (size_t)(c - to);
 }

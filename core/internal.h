@@ -40,6 +40,8 @@ size_t gsc_write(char *to, size_t size, const char *format, va_list arguments);
 /* Replaces a sentence by nonsense in the build of ci/test that looks for code that reads one. */
 void gsc_scramble(char *sentence);
 
+/* Returns the bytes of the character of UTF-8 at `text`, or 0 if there is none. */
+size_t gsc_character_length(const char *text);
 /* Writes the caller's text in quotes, for a sentence. `size` is at least 8. */
 void gsc_quote(char *to, size_t size, const char *text);
 /* A part of a sentence, made where an argument of a call needs it. */
@@ -138,12 +140,19 @@ gsc_status gsc_state_check(const gsc_state *state, int argument, const char *nam
 gsc_status gsc_report_check(const gsc_report *report, int argument, int64_t index, const char *name,
                             gsc_error *err);
 
-/* Returns the GSC_CAUSE_* of the last update, as far as the state alone tells it. */
-uint32_t gsc_cause_of(const gsc_state *state);
-
+/* The number of metrics, and all of them. */
+enum { GSC_METRICS = GSC_METRIC_TOTAL_BAD_LOSSES + 1 };
+void gsc_metrics_of(const gsc_state *state, const gsc_report *report, gsc_entry *metrics);
+/* Returns true if the metric of the norm is the report's. */
+bool gsc_tells_norm(const gsc_report *report);
 /* The share of the gradients that became zero by unscaling, if the report has one. */
 bool gsc_has_zero_share(const gsc_report *report);
 double gsc_zero_share(const gsc_report *report);
+/* Returns true if all gradients are known to be 0; the norm and amax tell. */
+bool gsc_is_zero(const gsc_report *report);
+
+/* Returns the GSC_CAUSE_* of the last update, as far as the state alone tells it. */
+uint32_t gsc_cause_of(const gsc_state *state);
 
 /* The caller's list of notes. `n` counts all notes; the first `capacity` are written. */
 typedef struct gsc_notes {

@@ -240,4 +240,117 @@ _Static_assert(offsetof(gsc_cuda_options, device) == 4, "gsc_cuda_options.device
     {"guard_flags", 16, true, "CLIP_PROGRESSIVE"}, \
     {"guard_flags", 32, true, "VARIANCE_AFTER_MEAN"}, \
     {"guard_flags", 64, true, "BIAS_CORRECTED"}, \
-    {"guard_flags", 128, true, "CLIP_TO_MEAN"}
+    {"guard_flags", 128, true, "CLIP_TO_MEAN"}, \
+    {"events", 1, true, "GREW"}, \
+    {"events", 2, true, "BACKED_OFF"}, \
+    {"events", 4, true, "SKIPPED"}, \
+    {"events", 8, true, "ABSORBED"}, \
+    {"events", 16, true, "AT_CEILING"}, \
+    {"events", 32, true, "AT_FLOOR"}, \
+    {"events", 64, true, "BACKOFF_FAILED"}, \
+    {"events", 128, true, "STOPPED"}, \
+    {"events", 256, true, "STALE"}, \
+    {"events", 512, true, "OUTLIER"}, \
+    {"events", 1024, true, "CLIPPED"}, \
+    {"events", 2048, true, "BAD_LOSS"}, \
+    {"events", 4096, true, "EMPTY"}, \
+    {"outcome", 0, false, "TAKEN"}, \
+    {"outcome", 1, false, "LET_THROUGH"}, \
+    {"outcome", 2, false, "CLIPPED"}, \
+    {"outcome", 3, false, "SKIPPED"}, \
+    {"outcome", 4, false, "STOPPED"}, \
+    {"cause", 0, false, "NONE"}, \
+    {"cause", 1, false, "OVERFLOW"}, \
+    {"cause", 2, false, "OUTLIER"}, \
+    {"cause", 3, false, "CEILING"}, \
+    {"cause", 4, false, "OTHER_STATE"}, \
+    {"cause", 5, false, "FAILURE"}, \
+    {"cause", 6, false, "BAD_LOSS"}, \
+    {"cause", 7, false, "PARAMETER"}, \
+    {"cause", 8, false, "LOSS_DTYPE"}
+
+/* name, offset, bytes, kind (i: signed, u: unsigned, f: real), whether a metric has the name */
+#define GSC_POLICY_FIELDS \
+    {"arithmetic", offsetof(gsc_policy, arithmetic), 4, 'u', false}, \
+    {"init_scale", offsetof(gsc_policy, init_scale), 8, 'f', false}, \
+    {"growth_factor", offsetof(gsc_policy, growth_factor), 8, 'f', false}, \
+    {"backoff_factor", offsetof(gsc_policy, backoff_factor), 8, 'f', false}, \
+    {"growth_interval", offsetof(gsc_policy, growth_interval), 8, 'u', false}, \
+    {"growth_rule", offsetof(gsc_policy, growth_rule), 4, 'u', false}, \
+    {"growth_extra_steps", offsetof(gsc_policy, growth_extra_steps), 4, 'u', false}, \
+    {"max_scale", offsetof(gsc_policy, max_scale), 8, 'f', false}, \
+    {"min_scale", offsetof(gsc_policy, min_scale), 8, 'f', false}, \
+    {"ceiling_rule", offsetof(gsc_policy, ceiling_rule), 4, 'u', false}, \
+    {"floor_rule", offsetof(gsc_policy, floor_rule), 4, 'u', false}, \
+    {"overflow_test", offsetof(gsc_policy, overflow_test), 4, 'u', false}, \
+    {"hysteresis", offsetof(gsc_policy, hysteresis), 4, 'u', false}, \
+    {"overflow_reset", offsetof(gsc_policy, overflow_reset), 4, 'u', false}, \
+    {"apply_delay", offsetof(gsc_policy, apply_delay), 4, 'u', false}, \
+    {"overflow_tolerance", offsetof(gsc_policy, overflow_tolerance), 8, 'f', false}, \
+    {"max_failed_backoffs", offsetof(gsc_policy, max_failed_backoffs), 8, 'u', false}, \
+    {"quirks", offsetof(gsc_policy, quirks), 4, 'u', false}, \
+    {"bad_loss_rule", offsetof(gsc_policy, bad_loss_rule), 4, 'u', false}, \
+    {"guard_norm", offsetof(gsc_policy, guard_norm), 8, 'f', false}, \
+    {"guard_ratio", offsetof(gsc_policy, guard_ratio), 8, 'f', false}, \
+    {"guard_sigmas", offsetof(gsc_policy, guard_sigmas), 8, 'f', false}, \
+    {"guard_decay", offsetof(gsc_policy, guard_decay), 8, 'f', false}, \
+    {"guard_init_mean", offsetof(gsc_policy, guard_init_mean), 8, 'f', false}, \
+    {"guard_warmup", offsetof(gsc_policy, guard_warmup), 8, 'u', false}, \
+    {"guard_max_in_a_row", offsetof(gsc_policy, guard_max_in_a_row), 8, 'u', false}, \
+    {"guard_sample", offsetof(gsc_policy, guard_sample), 4, 'u', false}, \
+    {"guard_flags", offsetof(gsc_policy, guard_flags), 4, 'u', false}
+#define GSC_STATE_FIELDS \
+    {"good_steps", offsetof(gsc_state, good_steps), 8, 'i', false}, \
+    {"steps_since_change", offsetof(gsc_state, steps_since_change), 8, 'i', true}, \
+    {"overflows_since_reset", offsetof(gsc_state, overflows_since_reset), 8, 'i', false}, \
+    {"failed_backoffs", offsetof(gsc_state, failed_backoffs), 8, 'i', false}, \
+    {"bad_losses_in_a_row", offsetof(gsc_state, bad_losses_in_a_row), 8, 'i', false}, \
+    {"events", offsetof(gsc_state, events), 4, 'u', false}, \
+    {"status", offsetof(gsc_state, status), 4, 'i', false}, \
+    {"total_updates", offsetof(gsc_state, total_updates), 8, 'i', false}, \
+    {"total_overflows", offsetof(gsc_state, total_overflows), 8, 'i', true}, \
+    {"total_bad_losses", offsetof(gsc_state, total_bad_losses), 8, 'i', true}, \
+    {"total_growths", offsetof(gsc_state, total_growths), 8, 'i', true}, \
+    {"total_backoffs", offsetof(gsc_state, total_backoffs), 8, 'i', true}, \
+    {"skip_f32", offsetof(gsc_state, skip_f32), 4, 'f', false}, \
+    {"skip", offsetof(gsc_state, skip), 4, 'i', true}, \
+    {"guard_mean", offsetof(gsc_state, guard_mean), 8, 'f', false}, \
+    {"guard_variance", offsetof(gsc_state, guard_variance), 8, 'f', false}, \
+    {"guard_count", offsetof(gsc_state, guard_count), 8, 'i', false}, \
+    {"guard_in_a_row", offsetof(gsc_state, guard_in_a_row), 8, 'i', false}, \
+    {"total_guard_skips", offsetof(gsc_state, total_guard_skips), 8, 'i', true}, \
+    {"guard_multiplier", offsetof(gsc_state, guard_multiplier), 8, 'f', true}, \
+    {"guard_threshold", offsetof(gsc_state, guard_threshold), 8, 'f', true}, \
+    {"guard_value", offsetof(gsc_state, guard_value), 8, 'f', false}, \
+    {"total_guard_clips", offsetof(gsc_state, total_guard_clips), 8, 'i', false}, \
+    {"nans_in_a_row", offsetof(gsc_state, nans_in_a_row), 8, 'i', false}, \
+    {"empty_in_a_row", offsetof(gsc_state, empty_in_a_row), 8, 'i', false}, \
+    {"updates_at_growth", offsetof(gsc_state, updates_at_growth), 8, 'i', false}, \
+    {"overflows_at_growth", offsetof(gsc_state, overflows_at_growth), 8, 'i', false}
+#define GSC_REPORT_FIELDS \
+    {"found_inf", offsetof(gsc_report, found_inf), 4, 'f', false}, \
+    {"overflow", offsetof(gsc_report, overflow), 4, 'i', true}, \
+    {"status", offsetof(gsc_report, status), 4, 'i', false}, \
+    {"measured", offsetof(gsc_report, measured), 4, 'u', false}, \
+    {"generation", offsetof(gsc_report, generation), 8, 'u', false}, \
+    {"amax", offsetof(gsc_report, amax), 8, 'f', true}, \
+    {"sum_squares", offsetof(gsc_report, sum_squares), 8, 'f', false}, \
+    {"elements", offsetof(gsc_report, elements), 8, 'i', false}, \
+    {"nan_count", offsetof(gsc_report, nan_count), 8, 'i', true}, \
+    {"inf_count", offsetof(gsc_report, inf_count), 8, 'i', true}, \
+    {"first_tensor", offsetof(gsc_report, first_tensor), 8, 'i', false}, \
+    {"first_element", offsetof(gsc_report, first_element), 8, 'i', false}, \
+    {"last_tensor", offsetof(gsc_report, last_tensor), 8, 'i', false}, \
+    {"underflows_to_zero", offsetof(gsc_report, underflows_to_zero), 8, 'i', false}, \
+    {"underflows_to_subnormal", offsetof(gsc_report, underflows_to_subnormal), 8, 'i', false}, \
+    {"clamped", offsetof(gsc_report, clamped), 8, 'i', false}, \
+    {"digest", offsetof(gsc_report, digest), 8, 'u', false}, \
+    {"status_rank_plus_1", offsetof(gsc_report, status_rank_plus_1), 4, 'u', false}, \
+    {"first_rank_plus_1", offsetof(gsc_report, first_rank_plus_1), 4, 'u', false}, \
+    {"last_rank_plus_1", offsetof(gsc_report, last_rank_plus_1), 4, 'u', false}, \
+    {"loss_rank_plus_1", offsetof(gsc_report, loss_rank_plus_1), 4, 'u', false}, \
+    {"loss", offsetof(gsc_report, loss), 4, 'u', false}, \
+    {"kind", offsetof(gsc_report, kind), 4, 'u', false}, \
+    {"flags", offsetof(gsc_report, flags), 4, 'u', false}, \
+    {"has_flag", offsetof(gsc_report, has_flag), 4, 'u', false}, \
+    {"number", offsetof(gsc_report, number), 8, 'f', false}

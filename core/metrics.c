@@ -7,7 +7,7 @@
 #include "step.h"
 
 static const char *const metric_names[] = {GSC_METRIC_NAMES};
-enum { METRIC_COUNT = sizeof metric_names / sizeof *metric_names };
+_Static_assert(sizeof metric_names / sizeof *metric_names == GSC_METRICS, "GSC_METRICS");
 
 static void set_number(gsc_entry *metrics, uint32_t metric, double value)
 {
@@ -22,19 +22,21 @@ static void set_integer(gsc_entry *metrics, uint32_t metric, uint32_t kind, int6
     metrics[metric].value = (double)value;
 }
 
-gsc_status gsc_state_metrics(const gsc_policy *policy, const gsc_state *state,
-                             const gsc_report *report, gsc_entry *entries,
-                             uint64_t entries_capacity, uint64_t *entries_count, gsc_error *err)
+static bool has_finite_gradients(const gsc_report *report)
 {
-    gsc_begin(err);
-    gsc_policy full;
-    gsc_entry metrics[METRIC_COUNT] = {0};
-    GSC_TRY(gsc_policy_read(policy, &full, 0, err));
-    GSC_REQUIRE(state, 1);
-    GSC_TRY(gsc_state_check(state, 1, "state", err));
-    if (report)
-        GSC_TRY(gsc_report_check(report, 2, -1, "report", err));
-    for (uint32_t i = 0; i < METRIC_COUNT; i++) {
+    return report && report->kind != GSC_REPORT_NUMBER && !gsc_has_bad(report);
+}
+
+bool gsc_tells_norm(const gsc_report *report)
+{
+    return has_finite_gradients(report) && (report->measured & GSC_WANT_NORM) &&
+           isfinite(report->sum_squares);
+}
+
+void gsc_metrics_of(const gsc_state *state, const gsc_report *report, gsc_entry *metrics)
+{
+    memset(metrics, 0, GSC_METRICS * sizeof *metrics);
+    for (uint32_t i = 0; i < GSC_METRICS; i++) {
         memcpy(metrics[i].key, metric_names[i], strlen(metric_names[i]));
         metrics[i].kind = GSC_ENTRY_NULL;
     }
@@ -43,17 +45,16 @@ gsc_status gsc_state_metrics(const gsc_policy *policy, const gsc_state *state,
     set_integer(metrics, GSC_METRIC_SKIP, GSC_ENTRY_BOOLEAN, is_skipped);
     set_integer(metrics, GSC_METRIC_OVERFLOW, GSC_ENTRY_BOOLEAN,
                 is_skipped && gsc_cause_of(state) == GSC_CAUSE_OVERFLOW);
-    const bool has_finite_gradients =
-        report && report->kind != GSC_REPORT_NUMBER && !gsc_has_bad(report);
     if (report && report->loss != GSC_LOSS_UNKNOWN)
         set_integer(metrics, GSC_METRIC_BAD_LOSS, GSC_ENTRY_BOOLEAN,
                     report->loss == GSC_LOSS_NOT_FINITE);
     set_integer(metrics, GSC_METRIC_TOTAL_BAD_LOSSES, GSC_ENTRY_INTEGER, state->total_bad_losses);
-    if (has_finite_gradients && (report->measured & GSC_WANT_NORM) && isfinite(report->sum_squares))
+    if (gsc_tells_norm(report))
         set_number(metrics, GSC_METRIC_NORM, sqrt(report->sum_squares));
     else if (state->guard_value != 0)
         set_number(metrics, GSC_METRIC_NORM, state->guard_value);
-    if (has_finite_gradients && (report->measured & GSC_WANT_AMAX) && isfinite(report->amax))
+    if (has_finite_gradients(report) && (report->measured & GSC_WANT_AMAX) &&
+        isfinite(report->amax))
         set_number(metrics, GSC_METRIC_AMAX, report->amax);
     if (report && gsc_has_zero_share(report))
         set_number(metrics, GSC_METRIC_ZERO_SHARE, gsc_zero_share(report));
@@ -70,10 +71,25 @@ gsc_status gsc_state_metrics(const gsc_policy *policy, const gsc_state *state,
     if (state->guard_threshold != 0)
         set_number(metrics, GSC_METRIC_GUARD_THRESHOLD, state->guard_threshold);
     set_number(metrics, GSC_METRIC_GUARD_MULTIPLIER, state->guard_multiplier);
+}
+
+gsc_status gsc_state_metrics(const gsc_policy *policy, const gsc_state *state,
+                             const gsc_report *report, gsc_entry *entries,
+                             uint64_t entries_capacity, uint64_t *entries_count, gsc_error *err)
+{
+    gsc_begin(err);
+    gsc_policy full;
+    gsc_entry metrics[GSC_METRICS];
+    GSC_TRY(gsc_policy_read(policy, &full, 0, err));
+    GSC_REQUIRE(state, 1);
+    GSC_TRY(gsc_state_check(state, 1, "state", err));
+    if (report)
+        GSC_TRY(gsc_report_check(report, 2, -1, "report", err));
     if (entries_capacity > 0)
         GSC_REQUIRE(entries, 3);
-    for (uint64_t i = 0; i < METRIC_COUNT && i < entries_capacity; i++)
+    gsc_metrics_of(state, report, metrics);
+    for (uint64_t i = 0; i < GSC_METRICS && i < entries_capacity; i++)
         entries[i] = metrics[i];
-    gsc_tell(entries_count, METRIC_COUNT);
+    gsc_tell(entries_count, GSC_METRICS);
     return GSC_OK;
 }

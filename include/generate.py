@@ -258,12 +258,37 @@ def layout_assertions(manifest):
     lines += ["", "#define GSC_METRIC_NAMES " + names, "", "/* field, value, whether it is a bit, name */"]
     rows = [
         f'    {{"{field.name}", {value.value}, {str(group.kind == "bits").lower()}, "{value.name}"}}'
-        for field in manifest.structs["gsc_policy"].fields
-        if field.takes and (group := manifest.constants[field.takes])
+        for field in named_fields(manifest)
+        for group in [manifest.constants[field.takes]]
         for value in group.values
     ]
-    lines += ["#define GSC_VALUE_NAMES \\", *(f"{row}, \\" for row in rows[:-1]), rows[-1]]
+    lines += macro("GSC_VALUE_NAMES", rows)
+    lines += ["", "/* name, offset, bytes, kind (i: signed, u: unsigned, f: real), whether a metric has the name */"]
+    for name in ("policy", "state", "report"):
+        lines += macro(f"GSC_{name.upper()}_FIELDS", field_rows(manifest, manifest.structs[f"gsc_{name}"]))
     return "\n".join(lines) + "\n"
+
+
+def macro(name, rows):
+    return [f"#define {name} \\", *(f"{row}, \\" for row in rows[:-1]), rows[-1]]
+
+
+def named_fields(manifest):
+    """Returns the fields with values that have names: rules and flags of a policy, and what a history names."""
+    own = [field for field in manifest.structs["gsc_policy"].fields if field.takes]
+    others = {"gsc_state": ("events",), "gsc_reason": ("outcome", "cause")}
+    return own + [f for struct, names in others.items() for f in manifest.structs[struct].fields if f.name in names]
+
+
+def field_rows(manifest, struct):
+    """Returns a row for each number in a struct."""
+    metrics = {value.name.lower() for value in manifest.constants["metric"].values}
+    return [
+        f'    {{"{field.name}", offsetof({struct.name}, {field.name}), {field.bytes}, '
+        f"'{'f' if field.base in ('float', 'double') else field.base[0]}', {str(field.name in metrics).lower()}}}"
+        for field in struct.fields
+        if field.kind == "scalar" and not field.array and field.name != "struct_size"
+    ]
 
 
 if __name__ == "__main__":

@@ -1351,6 +1351,77 @@ GSC_API gsc_status gsc_state_diagnose(const gsc_policy *policy, const gsc_state 
                                       uint64_t notes_capacity, uint64_t *notes_count,
                                       gsc_error *err);
 
+/* ---- History: a file with a line for each step ----------------------------------------------- */
+
+/*
+ * A history is a file of lines of JSON that is only appended to. Each line is complete in itself: a
+ * line of gsc_history_start when a run begins, goes on, goes back to an earlier step, or changes
+ * its policy, and a line of gsc_history_line after each update:
+ *
+ *     char line[4096];
+ *     uint64_t size;
+ *     if (gsc_history_line(&state, &report, NULL, NULL, NULL, 0, step, time, run,
+ *                          line, sizeof line, &size, &err) != GSC_OK)
+ *         ... err.message ...
+ *     fwrite(line, 1, size, file);
+ *
+ * Counts of 0, false, and a multiplier of 1 are left out and mean just that. Other numbers are left
+ * out if they were not measured, and a count that was not measured is null. Infinity and NaN are
+ * texts, "inf", "-inf" and "nan", because JSON has no such numbers. A reader takes the newest line
+ * of each step, ignores a last line without line feed, and keeps keys that it does not know.
+ */
+
+/*
+ * Writes the line `start` of a history: the version of the library, all fields of the policy, and
+ * the whole state. The line ends with a line feed, not with a zero. *size becomes the number of
+ * bytes, also if the call fails with GSC_ERROR_CAPACITY; with bytes NULL and capacity 0, the call
+ * only sets *size.
+ *
+ *     preset    name of the preset that the policy was made from; NULL: left out
+ *     state     before the first update that has a line
+ *     names     of all tensors; NULL: left out
+ *     n         number of names
+ *     step      number of the next step
+ *     rank      rank of this process
+ *     time      seconds since 1970; 0: left out
+ *     run       name that tells this writer apart from other writers of the file; NULL: left out
+ *     bytes     overwritten even if the call fails; NULL only with capacity = 0
+ *     capacity  bytes
+ */
+GSC_API gsc_status gsc_history_start(const gsc_policy *policy, const char *preset,
+                                     const gsc_state *state, const char *const *names, uint64_t n,
+                                     uint64_t step, uint32_t rank, double time, const char *run,
+                                     void *bytes, uint64_t capacity, uint64_t *size,
+                                     gsc_error *err);
+
+/*
+ * Writes the line of one update: the metrics of gsc_state_metrics, the events by name, the reason
+ * unless the step was taken as it is, and in `state` and `report` all other fields that are not 0,
+ * so that gsc_state_diagnose finds the same in the line as in the structs. `tensors` lists tensors
+ * by name: with `per_tensor` the first seven tensors and the last one that are not finite, the one
+ * that lost the largest share to zero, and the first of `zeros`, which had only zeros; else the
+ * last one that is not finite. The line ends with a line feed, not with a zero. *size becomes the
+ * number of bytes, also if the call fails with GSC_ERROR_CAPACITY; with bytes NULL and capacity 0,
+ * the call only sets *size.
+ *
+ *     state       after the update
+ *     report      NULL: only the state is known
+ *     reason      NULL: the call makes it of the other arguments
+ *     per_tensor  NULL: the reports of single tensors are unknown
+ *     names       NULL: tensors have numbers; so have those with a name that is NULL
+ *     n           tensors of the lists
+ *     step        number of the step
+ *     time        seconds since 1970; 0: left out
+ *     run         as in gsc_history_start; NULL: left out
+ *     bytes       overwritten even if the call fails; NULL only with capacity = 0
+ *     capacity    bytes
+ */
+GSC_API gsc_status gsc_history_line(const gsc_state *state, const gsc_report *report,
+                                    const gsc_reason *reason, const gsc_report *per_tensor,
+                                    const char *const *names, uint64_t n, uint64_t step,
+                                    double time, const char *run, void *bytes, uint64_t capacity,
+                                    uint64_t *size, gsc_error *err);
+
 /* ---- Tensors --------------------------------------------------------------------------------- */
 
 /* A tensor is a run of elements in memory: an address, a count and a dtype. */

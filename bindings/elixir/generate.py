@@ -228,8 +228,8 @@ def has_pointers(item):
 
 
 def fills(arg):
-    """Returns whether it is a list of structs that the call fills: its count is room, another argument counts it."""
-    return arg.count and arg.kind == "struct" and arg.passing == "out"
+    """Returns whether it is a list that the call fills: its count is room, another argument counts it."""
+    return arg.count and arg.kind in ("struct", "bytes") and arg.passing == "out"
 
 
 def told(function, arg):
@@ -240,9 +240,8 @@ def split(function):
     """The arguments that Elixir passes, and those that it gets back."""
     passed, returned = [], []
     lengths = {arg.count for arg in function.args} | {told(function, arg) for arg in function.args if fills(arg)}
-    saves = any(arg.kind == "bytes" and arg.passing == "out" for arg in function.args)
     for arg in function.args:
-        if arg.name == "err" or arg.name in lengths or (saves and arg.name == "size"):
+        if arg.name == "err" or arg.name in lengths:
             continue
         if arg.passing in ("out", "inout"):
             returned.append(arg)
@@ -314,14 +313,6 @@ def parameter(manifest, function, arg, number):
 def returned_value(manifest, function, arg):
     """(declaration, reader, term, C expressions by name) of an argument that is a result."""
     name = arg.name
-    if arg.kind == "bytes":
-        declaration = f"unsigned char {name}[GSC_SAVED_SIZE_MAX];\n    uint64_t size;"
-        return (
-            declaration,
-            None,
-            f"make_bytes(env, {name}, size)",
-            {name: name, arg.count: f"sizeof {name}", "size": "&size"},
-        )
     if arg.kind == "scalar":
         declaration = None if arg.passing == "inout" else f"{arg.base} {name};"
         return declaration, None, f"make_{arg.base}(env, {name})", {name: f"&{name}"}
@@ -424,8 +415,8 @@ def body(manifest, function, readers, terms, expressions):
     if lists:
         none = {arg.name: "NULL" for arg in lists} | {arg.count: "0" for arg in lists}
         lines += call(function, expressions | none, "        ", ") != GSC_OK ||")
-        room = "        !make_room(&call, {} * sizeof({}), &{}) ||"
-        lines += [room.format(told(function, arg), arg.type, arg.name) for arg in lists]
+        size = {arg.name: "" if arg.kind == "bytes" else f" * sizeof({arg.type})" for arg in lists}
+        lines += [f"        !make_room(&call, {told(function, arg)}{size[arg.name]}, &{arg.name}) ||" for arg in lists]
     after = ") != GSC_OK || !finish(&call))" if has(function, "exec") else ") != GSC_OK)"
     lines += call(function, expressions, "        " if readers else "    if (", after)
     lines.append("        return failed(&call);")

@@ -284,7 +284,10 @@ def list_rows(function):
         for arg in others:
             is_names = arg.kind == "string"
             yield f"GSC_NAMES_BESIDE({arg.name})" if is_names else f"GSC_STRUCTS_BESIDE({arg.type}, {arg.name})"
-        yield f"GSC_STRUCTS{'_OUT' * (last.passing == 'out')}({last.type}, {last.name}, {count})"
+        if last.kind == "string":
+            yield f"GSC_NAMES({last.name}, {count})"
+        else:
+            yield f"GSC_STRUCTS{'_OUT' * (last.passing == 'out')}({last.type}, {last.name}, {count})"
 
 
 def length(arg, number):
@@ -301,8 +304,12 @@ def exception(manifest, function):
         options = f"&held{at['options']}" if "options" in at else "NULL"
         return [f"GSC_ON_LISTS({function.name}, on1, lists{at['tensors']}, {options})"]
     for count, lists in counted(function).items():
+        lengths = ", ".join(length(arg, at[arg.name]) for arg in lists)
+        if any(arg.kind == "bytes" and arg.passing == "out" for arg in function.args):
+            room = ", ".join(f"arg{at[name]}" for name in ("bytes", "capacity"))
+            place = ", ".join(f"{name}{at['bytes']}" for name in ("saved_size", "longer"))
+            return [f"GSC_GROWS({function.name}, arg{at[count]}, {room}, {place}, {lengths})"]
         if len(lists) > 1:
-            lengths = ", ".join(length(arg, at[arg.name]) for arg in lists)
             return [f"GSC_SAME_COUNT({function.name}, arg{at[count]}, {lengths})"]
     blocks = function.blocks == "yes" and function.name != "gsc_memory_copy"  # which has its own %exception
     return [f"GSC_BLOCKS({function.name})"] if blocks else []

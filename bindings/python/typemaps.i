@@ -103,6 +103,14 @@
 %typemap(argout) const type *items ""
 %typemap(freearg) const type *items "gsc_py_structs_release(&array$argnum);"
 %enddef
+%define GSC_NAMES(items, count)
+%typemap(in) (const char *const *items, uint64_t count) (gsc_py_names strings = {.list = NULL}) {
+  if (!gsc_py_names_of($input, &strings, "$1_name")) SWIG_fail;
+  $1 = strings.texts;
+  $2 = strings.n;
+}
+%typemap(freearg) (const char *const *items, uint64_t count) "gsc_py_names_release(&strings$argnum);"
+%enddef
 %define GSC_NAMES_BESIDE(items)
 %typemap(in) const char *const *items (gsc_py_names strings = {.list = NULL}) {
   if (!gsc_py_names_of($input, &strings, "$1_name")) SWIG_fail;
@@ -158,16 +166,16 @@ GSC_OUT(type, name, make)
 }
 %typemap(freearg) (const void *bytes, uint64_t size) "PyBuffer_Release(&view$argnum);"
 %typemap(in, numinputs=0) (void *bytes, uint64_t capacity, uint64_t *size)
-    (char saved[GSC_SAVED_SIZE_MAX], uint64_t saved_size) {
+    (char saved[4096], char *longer = NULL, uint64_t saved_size) {
   $1 = saved;
   $2 = sizeof saved;
   $3 = &saved_size;
 }
 %typemap(argout) (void *bytes, uint64_t capacity, uint64_t *size) {
   Py_DECREF($result);
-  $result = PyBytes_FromStringAndSize(saved$argnum, (Py_ssize_t)saved_size$argnum);
+  $result = PyBytes_FromStringAndSize($1, (Py_ssize_t)saved_size$argnum);
 }
-%typemap(freearg) (void *bytes, uint64_t capacity, uint64_t *size) ""
+%typemap(freearg) (void *bytes, uint64_t capacity, uint64_t *size) "PyMem_Free(longer$argnum);"
 
 %typemap(in) (const gsc_tensor *tensors, uint64_t n) (gsc_py_lists lists = {.writes = false}) {
   if (!gsc_py_one($input, &lists)) SWIG_fail;
@@ -200,6 +208,23 @@ GSC_OUT(type, name, make)
   const gsc_py_length lengths[] = {__VA_ARGS__};
   if (!gsc_py_same_count(lengths, sizeof lengths / sizeof *lengths, &count)) SWIG_fail;
   $action
+}
+%enddef
+/* If the bytes do not fit on the stack, the call is made again with as many as it said. */
+%define GSC_GROWS(function, count, bytes, capacity, size, longer, ...)
+%exception function {
+  const gsc_py_length lengths[] = {__VA_ARGS__};
+  if (!gsc_py_same_count(lengths, sizeof lengths / sizeof *lengths, &count)) SWIG_fail;
+  $action
+  if (result == GSC_ERROR_CAPACITY) {
+    if (!(longer = PyMem_Malloc(size))) {
+      PyErr_NoMemory();
+      SWIG_fail;
+    }
+    bytes = longer;
+    capacity = size;
+    $action
+  }
 }
 %enddef
 %define GSC_BLOCKS(function)

@@ -373,8 +373,8 @@ def an_update(then):
         scaler = gradscaler.Scaler("torch", growth_interval=10**9)
         report = scaler.measure(grads.arrays, want=Want.NORM)
         if then == "history":
-            Path("build/bench-history.csv").unlink(missing_ok=True)
-            scaler.history("build/bench-history.csv").open()
+            Path("build/bench-history.jsonl").unlink(missing_ok=True)
+            scaler.history("build/bench-history.jsonl").open()
 
         def call(_):
             scaler.update(report)

@@ -262,11 +262,17 @@ TEST_CASE("numbers have a point where the locale has a comma", "[sentences]")
         gsc_state_update(nullptr, &policy, &state, &report, &state, nullptr) == GSC_OK &&
         gsc_state_reason(&state, &report, nullptr, nullptr, nullptr, nullptr, 0, &reason,
                          nullptr) == GSC_OK;
+    char line[1000];
+    uint64_t size = 0;
+    const gsc_status written = gsc_history_line(&state, &report, nullptr, nullptr, nullptr, 0, 1,
+                                                2.5, nullptr, line, sizeof line, &size, nullptr);
     std::setlocale(LC_NUMERIC, "C");
     std::filesystem::remove_all(folder);
     REQUIRE(set);
     REQUIRE(std::string(comma) == "1,5");
-    CHECK((status == GSC_ERROR_POLICY && made));
+    CHECK((status == GSC_ERROR_POLICY && made && written == GSC_OK));
+    CHECK(std::string(line, size).find("\"time\":2.5,\"loss_scale\":9.094947017729282e-13,") !=
+          std::string::npos);
     CHECK_WORDING(messages == "policy.backoff_factor is 2.25: it must be from 0 to 1");
     CHECK_WORDING(std::string(reason.message).find("the norm, 3.75, is above 2.5") !=
                   std::string::npos);

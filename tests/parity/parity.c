@@ -58,9 +58,35 @@ static void add_metrics(uint32_t *digest, const gsc_policy *policy, const gsc_st
         }
 }
 
+/* The line of a history without time. */
+static void add_line(uint32_t *digest, const gsc_state *state, const gsc_report *report,
+                     uint64_t step)
+{
+    char line[4096];
+    uint64_t size;
+    gsc_error err;
+    check(gsc_history_line(state, report, NULL, NULL, NULL, 0, step, 0, "parity", line, sizeof line,
+                           &size, &err),
+          &err);
+    add(digest, line, size);
+}
+
+static void add_start(uint32_t *digest, const gsc_policy *policy, const gsc_state *state,
+                      uint64_t step)
+{
+    char line[4096];
+    uint64_t size;
+    gsc_error err;
+    check(gsc_history_start(policy, NULL, state, NULL, 0, step, 0, 0, "parity", line, sizeof line,
+                            &size, &err),
+          &err);
+    add(digest, line, size);
+}
+
 /* One step; `back` receives the first tensor, scaled again. */
-static void step(const gsc_policy *policy, gsc_state *state, float loss, const gsc_tensor *in,
-                 const gsc_tensor *out, const gsc_tensor *back, uint32_t n, uint32_t *digest)
+static void step(const gsc_policy *policy, gsc_state *state, uint32_t number, float loss,
+                 const gsc_tensor *in, const gsc_tensor *out, const gsc_tensor *back, uint32_t n,
+                 uint32_t *digest)
 {
     int64_t histogram[GSC_HISTOGRAM_LENGTH];
     gsc_tensor_options options = GSC_TENSOR_OPTIONS_INIT;
@@ -79,6 +105,7 @@ static void step(const gsc_policy *policy, gsc_state *state, float loss, const g
     add(digest, histogram, sizeof histogram);
     add(digest, state, offsetof(gsc_state, skip_f32) + sizeof state->skip_f32);
     add_metrics(digest, policy, state, &report);
+    add_line(digest, state, &report, number);
 }
 
 static void save_and_reload(gsc_policy *policy, gsc_state *state)
@@ -122,9 +149,11 @@ int main(int count, char **arguments)
         read_exactly(&loss, sizeof loss, file);
         for (uint32_t j = 0; j < sizes[1]; j++)
             read_exactly(in[j].data, in[j].count * gsc_dtype_size(in[j].dtype), file);
-        step(&policy, &state, loss, in, out, &in[0], sizes[1], &digest);
-        if (i + 1 == sizes[0] / 2)
+        step(&policy, &state, i + 1, loss, in, out, &in[0], sizes[1], &digest);
+        if (i + 1 == sizes[0] / 2) {
             save_and_reload(&policy, &state);
+            add_start(&digest, &policy, &state, i + 2);
+        }
     }
     printf("%08x %lld %.17g\n", digest, (long long)(state.total_overflows + state.total_bad_losses),
            state.factor.scale);

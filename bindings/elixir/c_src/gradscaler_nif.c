@@ -429,13 +429,15 @@ static ERL_NIF_TERM nif_state_save(ErlNifEnv *env, int argc, const ERL_NIF_TERM 
     struct call call = {.env = env};
     gsc_policy policy;
     const gsc_state *state = NULL;
-    unsigned char bytes[GSC_SAVED_SIZE_MAX];
+    struct result bytes;
     uint64_t size;
     if (!get_growing(&call, argv[0], 0, "policy", &policy, sizeof(gsc_policy), sizeof(gsc_policy)) ||
         !(state = get_values(&call, argv[1], 1, "state", sizeof *state, NULL)) ||
-        gsc_state_save(&policy, state, bytes, sizeof bytes, &size, &call.err) != GSC_OK)
+        gsc_state_save(&policy, state, NULL, 0, &size, &call.err) != GSC_OK ||
+        !make_room(&call, size, &bytes) ||
+        gsc_state_save(&policy, state, bytes.data, size, &size, &call.err) != GSC_OK)
         return failed(&call);
-    const ERL_NIF_TERM terms[] = {make_bytes(env, bytes, size)};
+    const ERL_NIF_TERM terms[] = {make_result(&call, &bytes)};
     return done(&call, terms, 1);
 }
 
@@ -667,6 +669,75 @@ static ERL_NIF_TERM nif_state_diagnose(ErlNifEnv *env, int argc, const ERL_NIF_T
                            GSC_OK)
         return failed(&call);
     const ERL_NIF_TERM terms[] = {make_result(&call, &notes)};
+    return done(&call, terms, 1);
+}
+
+static ERL_NIF_TERM nif_history_start(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
+{
+    (void)argc;
+    struct call call = {.env = env};
+    gsc_policy policy;
+    char preset[sizeof((gsc_entry *)0)->key];
+    const gsc_state *state = NULL;
+    const char *const *names = NULL;
+    uint64_t n = NOT_COUNTED;
+    uint64_t step;
+    uint32_t rank;
+    double time;
+    char run[sizeof((gsc_entry *)0)->key];
+    struct result bytes;
+    uint64_t size;
+    if (!get_growing(&call, argv[0], 0, "policy", &policy, sizeof(gsc_policy), sizeof(gsc_policy)) ||
+        !(is_nil(argv[1]) || get_string(&call, argv[1], 1, "preset", preset, sizeof preset)) ||
+        !(state = get_values(&call, argv[2], 2, "state", sizeof *state, NULL)) ||
+        !(is_nil(argv[3]) || (names = get_names(&call, argv[3], 3, "names", &n))) ||
+        !get_uint64_t(&call, argv[4], 5, "step", &step) ||
+        !get_uint32_t(&call, argv[5], 6, "rank", &rank) ||
+        !get_double(&call, argv[6], 7, "time", &time) ||
+        !(is_nil(argv[7]) || get_string(&call, argv[7], 8, "run", run, sizeof run)) ||
+        gsc_history_start(&policy, is_nil(argv[1]) ? NULL : preset, state, names, counted(n), step,
+                          rank, time, is_nil(argv[7]) ? NULL : run, NULL, 0, &size, &call.err) !=
+                          GSC_OK ||
+        !make_room(&call, size, &bytes) ||
+        gsc_history_start(&policy, is_nil(argv[1]) ? NULL : preset, state, names, counted(n), step,
+                          rank, time, is_nil(argv[7]) ? NULL : run, bytes.data, size, &size,
+                          &call.err) != GSC_OK)
+        return failed(&call);
+    const ERL_NIF_TERM terms[] = {make_result(&call, &bytes)};
+    return done(&call, terms, 1);
+}
+
+static ERL_NIF_TERM nif_history_line(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
+{
+    (void)argc;
+    struct call call = {.env = env};
+    const gsc_state *state = NULL;
+    const gsc_report *report = NULL;
+    const gsc_reason *reason = NULL;
+    const gsc_report *per_tensor = NULL;
+    uint64_t n = NOT_COUNTED;
+    const char *const *names = NULL;
+    uint64_t step;
+    double time;
+    char run[sizeof((gsc_entry *)0)->key];
+    struct result bytes;
+    uint64_t size;
+    if (!(state = get_values(&call, argv[0], 0, "state", sizeof *state, NULL)) ||
+        !(is_nil(argv[1]) || (report = get_values(&call, argv[1], 1, "report", sizeof *report, NULL))) ||
+        !(is_nil(argv[2]) || (reason = get_values(&call, argv[2], 2, "reason", sizeof *reason, NULL))) ||
+        !(is_nil(argv[3]) || (per_tensor = get_values(&call, argv[3], 3, "per_tensor", sizeof *per_tensor, &n))) ||
+        !(is_nil(argv[4]) || (names = get_names(&call, argv[4], 4, "names", &n))) ||
+        !get_uint64_t(&call, argv[5], 6, "step", &step) ||
+        !get_double(&call, argv[6], 7, "time", &time) ||
+        !(is_nil(argv[7]) || get_string(&call, argv[7], 8, "run", run, sizeof run)) ||
+        gsc_history_line(state, report, reason, per_tensor, names, counted(n), step, time,
+                         is_nil(argv[7]) ? NULL : run, NULL, 0, &size, &call.err) != GSC_OK ||
+        !make_room(&call, size, &bytes) ||
+        gsc_history_line(state, report, reason, per_tensor, names, counted(n), step, time,
+                         is_nil(argv[7]) ? NULL : run, bytes.data, size, &size, &call.err) !=
+                         GSC_OK)
+        return failed(&call);
+    const ERL_NIF_TERM terms[] = {make_result(&call, &bytes)};
     return done(&call, terms, 1);
 }
 
@@ -915,6 +986,8 @@ static ErlNifFunc functions[] = {
     {"policy_import", 4, nif_policy_import, 0},
     {"state_metrics", 3, nif_state_metrics, 0},
     {"state_diagnose", 6, nif_state_diagnose, 0},
+    {"history_start", 8, nif_history_start, 0},
+    {"history_line", 8, nif_history_line, 0},
     {"dtype_name", 1, nif_dtype_name, 0},
     {"dtype_bits", 1, nif_dtype_bits, 0},
     {"dtype_size", 1, nif_dtype_size, 0},

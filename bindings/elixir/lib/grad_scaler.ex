@@ -738,6 +738,56 @@ defmodule GradScaler do
   end
 
   @doc """
+  Returns the line `start` of a history, a file of lines of JSON that the Python package draws and diagnoses. Write it
+  before the first line of `history_line/3`, and after a scaler was loaded or replaced.
+
+      iex> scaler = GradScaler.new("torch")
+      iex> report = GradScaler.measure({:f32, <<0x7F800000::little-32>>}, scaler)
+      iex> start = GradScaler.history_start(scaler, step: 1, run: "a")
+      iex> scaler = GradScaler.update(scaler, report)
+      iex> lines = [start, GradScaler.history_line(scaler, report, step: 1, run: "a")]
+      iex> path = Path.join(System.tmp_dir!(), "run-#{System.unique_integer([:positive])}.jsonl")
+      iex> File.write!(path, lines, [:append])
+      iex> [_, line] = path |> File.read!() |> String.split("\\n", trim: true)
+      iex> File.rm!(path)
+      iex> line =~ ~s("events":"BACKED_OFF|SKIPPED","outcome":"SKIPPED","cause":"OVERFLOW")
+      true
+
+  Options:
+
+  * `:step` - required: the number of the next step
+  * `:run` - a text that tells these lines apart from the lines of other writers of the file
+  * `:rank` - the rank of this process; default: 0
+  * `:time` - seconds since 1970; default: now; 0 leaves it out
+  * `:preset` - the name of the preset that the policy was made from
+  """
+  @spec history_start(t, keyword) :: binary
+  def history_start(%__MODULE__{policy: policy} = scaler, options) do
+    options = Keyword.validate!(options, [:step, :run, :time, :preset, rank: 0])
+    {step, rank, time, run} = {options[:step], options[:rank], time(options), options[:run]}
+    state = state_bytes(scaler)
+    Error.ok!(Native.history_start(policy, options[:preset], state, nil, step, rank, time, run))
+  end
+
+  @doc """
+  Returns the line of a history for the last update; see `history_start/2`.
+
+  `report` is the report of that update. The options are `:step`, `:run`, `:time`, and as in `reason/3` `:names`.
+  """
+  @spec history_line(t, Report.t() | nil, keyword) :: binary
+  def history_line(%__MODULE__{} = scaler, report \\ nil, options) do
+    options = Keyword.validate!(options, [:step, :run, :time, :names])
+    names = Keyword.get_lazy(options, :names, fn -> names_of_bad(report) end)
+    {bytes, each} = {report && Report.encode(report), report && report.per_tensor}
+    {step, time, run} = {options[:step], time(options), options[:run]}
+    line = Native.history_line(state_bytes(scaler), bytes, nil, each, names, step, time, run)
+    Error.ok!(line)
+  end
+
+  defp time(options),
+    do: Keyword.get_lazy(options, :time, fn -> System.os_time(:millisecond) / 1000 end)
+
+  @doc """
   Returns what is wrong with a run and what to do, the most important first; `[]` if nothing is.
   `report` is the last one, `:steps` are the updates so far (0: those that the scaler counted), `:planned_steps`
   the updates of the whole run.

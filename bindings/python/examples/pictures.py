@@ -54,7 +54,7 @@ def record(name, folder):
     """Runs the scaler and returns the file of its history."""
     policy, level, factors = RUNS[name]
     scaler, noise = Scaler(policy), random.Random(0)
-    history = Path(folder) / f"{name}.csv"
+    history = Path(folder) / f"{name}.jsonl"
     with scaler.history(history), np.errstate(over="ignore"):
         for step in range(1, STEPS + 1):
             level *= 1 - 1 / 256
@@ -114,7 +114,7 @@ def guide(histories):
     text = GUIDE.read_text()
     for name, history in histories.items():
         for words in ("diagnose",), ("watch", "--once"):
-            block = f"<!-- of ci/pictures: {' '.join(words)} {name}.csv -->\n```text\n"
+            block = f"<!-- of ci/pictures: {' '.join(words)} {name}.jsonl -->\n```text\n"
             said = printed(*words, history)
             marked = f"(?<={re.escape(block)}).*?(?=^```$)"
             text = re.sub(marked, lambda _, said=said: said, text, count=1, flags=re.M | re.S)

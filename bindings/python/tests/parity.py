@@ -9,6 +9,7 @@ import numpy as np
 from ml_dtypes import bfloat16
 
 from gradscaler import Scaler, Want
+from gradscaler import _gradscaler as c
 
 DTYPES = {1: np.float32, 2: np.float64, 3: np.float16, 4: bfloat16}
 REPORT = "found_inf:f overflow:i status:i measured:I generation:Q amax:d sum_squares:d elements:q nan_count:q "
@@ -54,12 +55,14 @@ def main():
             parts += [packed(factor, FACTOR) for factor in (scaler.factor, scaler.next_factor)]
             parts += [packed(scaler.state, STATE)]
             parts += [name.encode() + struct.pack("<d", value) for name, value in scaler.metrics(report).items()]
-            for part in parts:
-                digest = zlib.crc32(part, digest)
+            parts.append(c.gsc_history_line(scaler.state, report, None, None, None, step + 1, 0, "parity"))
             if step + 1 == steps // 2:
                 state = scaler.state_dict()
                 scaler = Scaler()
                 scaler.load_state_dict(state)
+                parts.append(c.gsc_history_start(scaler.policy, None, scaler.state, None, step + 2, 0, 0, "parity"))
+            for part in parts:
+                digest = zlib.crc32(part, digest)
     print(f"{digest:08x}", scaler.total_overflows + scaler.total_bad_losses, repr(scaler.loss_scale))
 
 

@@ -262,7 +262,7 @@ for it in -1, 2**32 - 1, 1.0, None, True, "1":
     MESSAGES += [(lambda s, it=it: s.set_rank(GOOD_REPORT, it), f"rank is {it!r}: it must be a whole number from 0")]
 for name, it in itertools.product(["step", "rank"], [1.5, True, -1, "a", math.nan]):
     message = f"{name}={it!r}: expected a whole number from 0 on"
-    MESSAGES += [(lambda s, given={name: it}: s.history("/dev/null/none.csv", **given), message)]
+    MESSAGES += [(lambda s, given={name: it}: s.history("/dev/null/none.jsonl", **given), message)]
 for it in "transformers", "huggingface", "accelerate", "lightning":
     message = f"format is \"{it}\", which is none; its scaler is torch's: format='torch'"
     MESSAGES += [(lambda s, it=it: s.load_state_dict({"scale": 1.0}, it), message)]

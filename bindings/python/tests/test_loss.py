@@ -11,7 +11,7 @@ from support import F32, contents, folded
 
 import gradscaler
 from gradscaler import BadLoss, Event, Loss, Policy, Report, Scaler, Want
-from gradscaler._history import read
+from gradscaler._lines import read, table
 from gradscaler._plot import headline, sketch
 
 BAD = Event.BAD_LOSS | Event.SKIPPED
@@ -131,28 +131,15 @@ def test_the_loss_can_be_an_array_that_the_call_overwrites():
 
 def test_a_history_has_bad_losses_and_does_not_count_them_as_skips_of_the_guard(tmp_path):
     scaler = Scaler("guard", guard_warmup=2)
-    with scaler.history(tmp_path / "run.csv"):
+    with scaler.history(tmp_path / "run.jsonl"):
         for norm, loss in (1, 1.0), (1, math.nan), (1, None), (99, 2.0), (1, math.inf), (math.nan, None):
             scaler.update(scaler.measure([np.float32([norm])], loss=loss))
-    columns = read(tmp_path / "run.csv")
+    columns, rows = read(tmp_path / "run.jsonl"), table(tmp_path / "run.jsonl")[1]
     assert [cell == 1 for cell in columns["bad_loss"]] == [0, 1, 0, 0, 1, 0] and math.isnan(columns["bad_loss"][2])
-    assert columns["total_bad_losses"] == [0, 1, 1, 1, 2, 2] and columns["overflow"] == [0, 0, 0, 0, 0, 1]
+    assert [row["total_bad_losses"] for row in rows] == [0, 1, 1, 1, 2, 2]
+    assert list(columns["overflow"]) == [0, 0, 0, 0, 0, 1]
     assert headline(columns) == "step 6, scale 2^0, 1 overflow, 2 bad losses, 1 skipped by the guard"
     assert sketch(columns).splitlines()[-3] == " " * 8 + "x xxv"
     pytest.importorskip("matplotlib")
-    lines = gradscaler.plot(tmp_path / "run.csv").axes[0].lines
+    lines = gradscaler.plot(tmp_path / "run.jsonl").axes[0].lines
     assert [line.get_label() for line in lines[1:]] == ["overflow (1)", "bad loss (2)"]
-
-
-def test_a_history_of_an_earlier_version_is_read_and_not_continued(tmp_path):
-    path, scaler = tmp_path / "run.csv", Scaler("torch")
-    with scaler.history(path):
-        for _ in range(3):
-            scaler.update(True)
-    rows = [line.split(",") for line in path.read_text().splitlines()]
-    in_0_9 = "".join(",".join(row[:-2]) + "\n" for row in rows)
-    path.write_text(in_0_9)
-    assert headline(read(path)) == "step 3, scale 2^13, 3 overflows" and gradscaler.diagnose(path) == []
-    with pytest.raises(ValueError, match="run.csv is of a version with other columns: name another file"):
-        scaler.history(path).open()
-    assert path.read_text() == in_0_9 and scaler._history is None

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """The command tells what runs here without importing frameworks, and reads files without running code from them."""
 
+import csv
 import ctypes
 import importlib.metadata
 import json
@@ -8,6 +9,7 @@ import math
 import os
 import pickle
 import platform
+import subprocess
 import sys
 from pathlib import Path
 
@@ -226,8 +228,22 @@ def test_what_is_no_file_is_a_sentence(capsys, tmp_path):
         assert run(capsys, "inspect", path) == (1, "", f"gradscaler: {path} {why}\n")
 
 
+def test_a_plain_pickle_is_read_without_running_code_from_it(capsys, tmp_path, monkeypatch):
+    from collections import OrderedDict
+
+    monkeypatch.setenv("EVIL", str(tmp_path / "evil"))
+    for protocol in 2, 4, 5:
+        (tmp_path / "a.pt").write_bytes(pickle.dumps({"scaler": OrderedDict(TORCH)}, protocol))
+        status, out, _ = run(capsys, "inspect", tmp_path / "a.pt", "--json")
+        assert status == 0 and json.loads(out)["loss_scale"] == 1024.0
+    for evil in os.getcwd, Evil(), np.float32(3):
+        (tmp_path / "a.pt").write_bytes(pickle.dumps({**TORCH, "scale": evil}, 4))
+        assert "only code from it could make" in run(capsys, "inspect", tmp_path / "a.pt")[2]
+    assert not (tmp_path / "evil").exists()
+
+
 def test_a_history_is_drawn_watched_and_diagnosed(capsys, tmp_path):
-    path, checkpoint, scaler = tmp_path / "run.csv", tmp_path / "good.json", gradscaler.Scaler("recommended")
+    path, checkpoint, scaler = tmp_path / "run.jsonl", tmp_path / "good.json", gradscaler.Scaler("recommended")
     with scaler.history(path):
         for _ in range(60):
             scaler.update(True)
@@ -235,16 +251,113 @@ def test_a_history_is_drawn_watched_and_diagnosed(capsys, tmp_path):
         status, drawn, _ = run(capsys, *command)
         assert (status, drawn.splitlines()[-1]) == (0, "step 60, scale 2^-14, 60 overflows")
     status, out, _ = run(capsys, "diagnose", path)
-    start = "- the gradients have Inf or NaN at a scale of 6.10352e-05, and no scale"
-    assert status == 1 and folded(out).startswith(folded(start))
+    assert status == 1 and out == "".join(f"- {note}\n" for note in scaler.diagnose())
     status, out, _ = run(capsys, "diagnose", path, "--steps", "100000", "--json")
-    assert [note["kind"] for note in json.loads(out)["notes"]] == ["NOT_FINITE"]
+    assert [note["message"] for note in json.loads(out)["notes"]] == scaler.diagnose(planned_steps=100000)
     SAVED["json"](checkpoint)
     assert run(capsys, "diagnose", checkpoint) == (0, "nothing was found\n", "")
-    assert run(capsys, "plot", checkpoint)[2].startswith(f"gradscaler: {checkpoint} is not a")
     pytest.importorskip("matplotlib")
     assert run(capsys, "plot", path, "-o", tmp_path / "run.png")[0] == 0
     assert (tmp_path / "run.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_history_is_written_as_a_table(capsys, tmp_path):
+    path, scaler = tmp_path / "run.jsonl", gradscaler.Scaler("recommended")
+    with scaler.history(path) as history:
+        for i in range(3):
+            scaler.update(i == 1)
+            history.add({"loss": i / 2, "\33[2J": "=1"})
+    _, out, _ = run(capsys, "csv", path)
+    table = list(csv.DictReader(out.splitlines()))
+    assert [row["loss"] for row in table] == ["0.0", "0.5", "1.0"] and list(table[0])[-1] == r"\x1b[2J"
+    assert [(row["skip"], row["total_overflows"], row["norm"]) for row in table] == [
+        ("False", "0", ""), ("True", "1", ""), ("False", "1", ""),
+    ]  # fmt: skip
+
+
+NO_HISTORIES = {
+    "none.jsonl": (None, "cannot be read: No such file or directory; pass the path of the file"),
+    "empty.jsonl": (b"", "is empty: the run has not begun"),
+    "rules.jsonl": (b"[]", "is not a history of gradscaler"),
+    "old.csv": (b"step,loss_scale\n1,65536\n", "is not a history of gradscaler"),
+    "zeros.jsonl": (b"\0" * 5000 + b"\n", "is not a history of gradscaler"),
+    "deep.jsonl": (b"[" * 10**6 + b"\n", "is not a history of gradscaler"),
+    "cut.jsonl.gz": (b"\x1f\x8b\x08\0", "is not a history of gradscaler"),
+}
+START = b'{"start":"0.10.0","step":1,"policy":{"preset":"torch"},"state":{"scale":65536}}\n'
+LINE = b'{"step":1,"loss_scale":SCALE,"state":{"total_updates":UPDATES},"report":{"kind":KIND}}\n'
+
+
+@pytest.mark.parametrize("name", NO_HISTORIES)
+def test_what_is_no_history_is_one_sentence_with_its_path(name, capsys, tmp_path):
+    data, why = NO_HISTORIES[name]
+    if data is not None:
+        (tmp_path / name).write_bytes(data)
+    for command in ("plot",), ("watch", "--once"), ("diagnose",), ("csv",):
+        is_checkpoint = name == "old.csv" and command == ("diagnose",)
+        begins = f"gradscaler: {tmp_path / name} {'is of no kind that is read' if is_checkpoint else why}"
+        status, out, err = run(capsys, command[0], tmp_path / name, *command[1:])
+        assert (status, out) == (2 if command == ("diagnose",) else 1, ""), command
+        assert folded(err).startswith(folded(begins)) and err.count("\n") == 1, err
+
+
+@pytest.mark.parametrize(
+    "values",
+    [("1e400", "1", "1"), ('"x"', "1", "1"), ("8", "1e30", "1"), ("8", "1", "77"), ("8", "[]", "1"), ("8", "-9", "1")],
+)
+def test_a_history_with_damaged_numbers_is_a_sentence_or_a_finding(values, capsys, tmp_path):
+    line = LINE
+    for name, value in zip((b"SCALE", b"UPDATES", b"KIND"), values, strict=True):
+        line = line.replace(name, value.encode())
+    (tmp_path / "run.jsonl").write_bytes(START + line)
+    for command in ("plot",), ("watch", "--once"), ("diagnose",), ("diagnose", "--json"), ("csv",):
+        status, out, err = run(capsys, command[0], tmp_path / "run.jsonl", *command[1:])
+        assert status in (0, 1, 2) and "Traceback" not in err and err.count("\n") <= 1
+        assert "--json" not in command or status == 2 or json.loads(out, parse_constant=pytest.fail)
+
+
+def test_what_a_file_says_does_not_reach_the_terminal_raw(capsys, tmp_path):
+    evil = "\33]0;evil\7\u202e\x9b2J"
+    scaler, path = gradscaler.Scaler("torch", init_scale=1), tmp_path / f"{evil}.jsonl"
+    with scaler.history(path) as history:
+        scaler.update(scaler.unscale({evil: np.float32([math.nan])}))
+        history.add({evil: evil})
+    with path.open("a") as file:
+        file.write(f"{evil}\n")
+    (tmp_path / "a.json").write_text(json.dumps({**TORCH, evil: 1}))
+    commands = [("plot", path), ("watch", path, "--once"), ("diagnose", path), ("csv", path), ("plot", tmp_path / evil)]
+    for command in [*commands, ("inspect", tmp_path / "a.json"), ("diagnose", tmp_path / evil)]:
+        _, out, err = run(capsys, *command)
+        assert not set(out + err) & set("\33\7\u202e\x9b"), command
+
+
+def test_infinity_is_text_in_json(capsys, tmp_path):
+    (tmp_path / "a.json").write_text(json.dumps({**TORCH, "scale": math.inf}))
+    out = run(capsys, "inspect", tmp_path / "a.json", "--json")[1]
+    assert json.loads(out, parse_constant=pytest.fail)["loss_scale"] == "inf"
+
+
+def test_watch_waits_for_its_file_and_shows_lines_as_they_come(tmp_path):
+    path, scaler = tmp_path / "run.jsonl", gradscaler.Scaler("torch")
+    command = [sys.executable, "-u", "-m", "gradscaler", "watch", str(path), "--seconds", "0.1"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as watcher:
+        try:
+            assert watcher.stderr.readline() == f"waiting for {path}\n"
+            for folder in range(2):  # the second time the file is a new one
+                with scaler.history(path, interval=0.05, step=1):
+                    for i in range(1, 4):
+                        scaler.update(False)
+                        while not (line := watcher.stdout.readline()).startswith(f"step {i}, "):
+                            assert line
+                path.rename(tmp_path / f"{folder}.jsonl")
+        finally:
+            watcher.kill()
+
+
+def test_the_version_is_printed(capsys):
+    with pytest.raises(SystemExit) as done:
+        report.main(["--version"])
+    assert (done.value.code, capsys.readouterr().out) == (0, f"gradscaler {gradscaler.__version__}\n")
 
 
 def test_the_doctor_says_what_each_device_of_torch_gets():

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from gradscaler import _history
+from gradscaler import _lines
 
 pytest.importorskip("matplotlib")
 pictures = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "examples/pictures.py")))
@@ -44,13 +44,13 @@ def test_pictures_are_small_and_have_dark_colours():
 def test_the_guide_has_what_the_command_prints(tmp_path):
     histories = {name: pictures.record(name, tmp_path) for name in pictures.RUNS}
     assert pictures.guide(histories) == pictures.GUIDE.read_text(), "run ci/pictures"
-    for command in "diagnose good.csv", "watch --once good.csv", "diagnose spikes.csv", "diagnose stalled.csv":
+    for command in "diagnose good.jsonl", "watch --once good.jsonl", "diagnose spikes.jsonl", "diagnose stalled.jsonl":
         assert f"{command} -->\n```text\n" in pictures.GUIDE.read_text()
 
 
 def test_the_runs_are_what_the_guide_says_of_them(tmp_path):
-    good, spikes, stalled = (_history.read(pictures.record(n, tmp_path)) for n in pictures.RUNS)
-    assert good["loss_scale"][-1] == 2.0**23 and good["total_overflows"][-1] == 4
-    skipped = [step for step, skip in zip(spikes["step"], spikes["skip"], strict=True) if skip]
-    assert skipped == list(pictures.SPIKES) and spikes["total_overflows"][-1] == 0
-    assert stalled["loss_scale"][-1] == 2.0**-14 and stalled["overflow"][499:] == [1] * 101
+    good, spikes, stalled = (_lines.table(pictures.record(n, tmp_path))[1] for n in pictures.RUNS)
+    assert good[-1]["loss_scale"] == 2.0**23 and good[-1]["total_overflows"] == 4
+    skipped = [row["step"] for row in spikes if row["skip"]]
+    assert skipped == list(pictures.SPIKES) and spikes[-1]["total_overflows"] == 0
+    assert stalled[-1]["loss_scale"] == 2.0**-14 and [row["overflow"] for row in stalled[499:]] == [True] * 101

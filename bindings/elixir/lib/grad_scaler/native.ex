@@ -180,6 +180,34 @@ defmodule GradScaler.Native do
   def state_diagnose(_policy, _state, _report, _per_tensor, _steps, _planned_steps),
     do: :erlang.nif_error(@not_loaded)
 
+  @spec history_start(
+          binary,
+          binary | nil,
+          binary,
+          [binary | nil] | nil,
+          integer,
+          integer,
+          real,
+          binary | nil
+        ) ::
+          {:ok, binary} | error
+  def history_start(_policy, _preset, _state, _names, _step, _rank, _time, _run),
+    do: :erlang.nif_error(@not_loaded)
+
+  @spec history_line(
+          binary,
+          binary | nil,
+          binary | nil,
+          binary | nil,
+          [binary | nil] | nil,
+          integer,
+          real,
+          binary | nil
+        ) ::
+          {:ok, binary} | error
+  def history_line(_state, _report, _reason, _per_tensor, _names, _step, _time, _run),
+    do: :erlang.nif_error(@not_loaded)
+
   @spec dtype_name(integer) :: binary | nil | error
   def dtype_name(_dtype), do: :erlang.nif_error(@not_loaded)
 

@@ -53,15 +53,18 @@ defmodule Parity do
       for {name, value} <- GradScaler.metrics(%GradScaler{policy: policy, state: state}, report),
           do: [Atom.to_string(name), <<number(value)::little-float-64>>]
 
+    {:ok, line} = Native.history_line(state, bytes, nil, nil, nil, number + 1, 0.0, "parity")
+
     fields = [
       binary_part(bytes, 0, @report_bytes),
       histogram,
       binary_part(state, 0, @state_bytes),
-      metrics
+      metrics,
+      line
     ]
 
     hash = :erlang.crc32(hash, [binaries(results), binaries(back), fields])
-    half_way(number == div(steps, 2) - 1, {policy, state, data, hash})
+    half_way(number == div(steps, 2) - 1, number + 2, {policy, state, data, hash})
   end
 
   defp take({dtype, size}, data) do
@@ -75,12 +78,13 @@ defmodule Parity do
   defp binaries(tensors), do: for({_dtype, binary} <- tensors, do: binary)
 
   # Goes on from what was saved.
-  defp half_way(false, acc), do: acc
+  defp half_way(false, _step, acc), do: acc
 
-  defp half_way(true, {policy, state, data, hash}) do
+  defp half_way(true, step, {policy, state, data, hash}) do
     {:ok, bytes} = Native.state_save(policy, state)
     {:ok, policy, state} = Native.state_load(bytes)
-    {policy, state, data, hash}
+    {:ok, start} = Native.history_start(policy, nil, state, nil, step, 0, 0.0, "parity")
+    {policy, state, data, :erlang.crc32(hash, start)}
   end
 end
 

@@ -18,8 +18,9 @@ from . import _arrays
 from ._arrays import Arrays
 from ._entries import Note, formats
 from ._gradscaler import Error
-from ._history import History, diagnose
+from ._history import History
 from ._info import Info, info
+from ._lines import diagnose
 from ._plot import plot
 from ._policy import Policy, presets
 from ._report import Report

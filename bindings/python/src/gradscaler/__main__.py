@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import array
+import csv
 import importlib.metadata
 import json
 import math
@@ -17,7 +18,7 @@ from typing import Any
 
 import gradscaler
 
-from . import _checkpoints, _doctor, _entries, _files, _history, _plot
+from . import _checkpoints, _doctor, _entries, _files, _lines, _plot
 from ._policy import _FIELDS
 
 PACKAGES = {
@@ -76,11 +77,21 @@ def doctor_rows() -> dict[str, str]:
     }
 
 
+def shown(text: Any) -> str:
+    """Returns a text with its control characters escaped: names in a file could control the terminal."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "replace").decode() for c in str(text))
+
+
+def as_text(value: Any) -> str:
+    """Returns JSON; what has no number in JSON, such as infinity, is text."""
+    return json.dumps(_lines.as_json(value), allow_nan=False)
+
+
 def table(rows: dict[str, Any], more: Iterable[str] = ()) -> None:
     """Prints rows, with room for the names of more rows to come."""
     width = max(map(len, [*rows, *more]), default=0)
     for word, text in rows.items():
-        print(f"{word:<{width}}  {text}")
+        print(f"{shown(word):<{width}}  {shown(text)}")
 
 
 def doctor(options: argparse.Namespace) -> int:
@@ -103,9 +114,9 @@ def doctor(options: argparse.Namespace) -> int:
         except (ValueError, RuntimeError, MemoryError) as error:
             rows[name], wrong = f"WRONG: {error}", True
         if not options.json:
-            print(rows[name], flush=True)
+            print(shown(rows[name]), flush=True)
     if options.json:
-        print(json.dumps(rows))
+        print(as_text(rows))
     return wrong
 
 
@@ -161,9 +172,8 @@ def load_scaler(options: argparse.Namespace) -> tuple[gradscaler.Scaler, dict[st
 
 def draw(options: argparse.Namespace) -> int:
     """draws a history as a picture (-o FILE, needs matplotlib) or in the terminal"""
-    columns = _history.read(options.file)
     if not options.output:
-        print(_plot.sketch(columns))
+        print(_plot.sketch(_lines.read(options.file)))
         return 0
     figure = gradscaler.plot(options.file)
     if isinstance(figure, str):
@@ -173,23 +183,52 @@ def draw(options: argparse.Namespace) -> int:
 
 
 def diagnose(options: argparse.Namespace) -> int:
-    """finds problems of a run from its history or checkpoint, and says what to do; exits with 1 if there are any"""
-    if options.file.endswith(".csv"):
-        found = gradscaler.diagnose(options.file, options.steps)
-    else:
-        found = load_scaler(options)[0].diagnose(planned_steps=options.steps)
+    """finds problems of a run from its history or checkpoint, and says what to do. Exits with 0 if there are none,
+    with 1 if there are, and with 2 if the file cannot be read"""
+    try:
+        if _lines.is_history(options.file):
+            run = _lines.Run(options.file).read()
+            found = run.diagnose(options.steps)
+            if problem := run.problem():
+                print(f"gradscaler: {shown(problem)}", file=sys.stderr)
+        else:
+            found = load_scaler(options)[0].diagnose(planned_steps=options.steps)
+    except FAILURES as error:
+        return failed(error, 2)
     if not found and not options.json:
         print("nothing was found")
     show(options, {}, found)
     return bool(found)
 
 
+def as_csv(options: argparse.Namespace) -> int:
+    """writes a history as a table of comma-separated values, for a spreadsheet"""
+    names, rows = _lines.table(options.file)
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(map(shown, names))
+    for row in rows:
+        values = [row.get(name) for name in names]
+        writer.writerow("" if value is None else shown(value) for value in values)
+    return 0
+
+
 def watch(options: argparse.Namespace) -> int:
-    """draws a history on one screen, again every few seconds; Ctrl-C ends it"""
+    """draws a history on one screen, again when it has new lines; waits for its file; Ctrl-C ends it"""
+    follower, is_told = _lines.Follower(options.file), False
     while True:
-        text = _plot.sketch(_history.read(options.file), *terminal_size())
-        print("\033[H\033[J" + text if sys.stdout.isatty() else text, flush=True)
+        try:
+            is_new = follower.read()
+        except FileNotFoundError:
+            if options.once:
+                raise
+            if not is_told:
+                print(f"waiting for {shown(options.file)}", file=sys.stderr, flush=True)
+            is_new, is_told = False, True
+        if is_new:
+            text = _plot.sketch(follower.columns, *terminal_size())
+            print("\033[H\033[J" + text if sys.stdout.isatty() else text, flush=True)
         if options.once:
+            follower.run.checked()
             return 0
         time.sleep(max(0.1, min(options.seconds, 3600)))
 
@@ -201,16 +240,17 @@ def terminal_size() -> tuple[int, int]:
 
 def show(options: argparse.Namespace, rows: dict[str, Any], notes: Any = ()) -> int:
     if options.json:
-        print(json.dumps({**rows, "notes": [{"kind": note.kind.name, "message": note} for note in notes]}))
+        print(as_text({**rows, "notes": [{"kind": note.kind.name, "message": str(note)} for note in notes]}))
         return 0
     table(rows)
     for note in notes:
-        print(f"- {note}")
+        print(f"- {shown(note)}")
     return 0
 
 
 def parser() -> argparse.ArgumentParser:
     main_parser = argparse.ArgumentParser("gradscaler", description=(__doc__ or "").replace("`", ""))
+    main_parser.add_argument("--version", action="version", version=f"gradscaler {gradscaler.__version__}")
     commands = main_parser.add_subparsers(metavar="COMMAND")
 
     def command(name: str, run: Any, json: bool = True) -> argparse.ArgumentParser:
@@ -230,22 +270,34 @@ def parser() -> argparse.ArgumentParser:
     one.add_argument("--prefix", help="the keys that the settings are under, joined by dots")
     for name, run in (("inspect", inspect), ("diagnose", diagnose)):
         one = command(name, run)
-        one.add_argument("file", metavar="CHECKPOINT" if name == "inspect" else "RUN.csv|CHECKPOINT")
+        one.add_argument("file", metavar="CHECKPOINT" if name == "inspect" else "RUN.jsonl|CHECKPOINT")
         one.add_argument("--format", help="the format of the checkpoint; default: found by its keys")
         one.add_argument("--prefix", help="the keys that the scaler is under, joined by dots")
         if name == "inspect":
             one.add_argument("--as", dest="to", metavar="FORMAT", help="also list what this format cannot hold")
         else:
             one.add_argument("--steps", type=int, default=0, help="steps of the whole run, if known")
+    one = command("csv", as_csv, json=False)
+    one.add_argument("file", metavar="RUN.jsonl")
     one = command("plot", draw, json=False)
-    one.add_argument("file", metavar="RUN.csv")
+    one.add_argument("file", metavar="RUN.jsonl")
     one.add_argument("-o", dest="output", metavar="FILE")
     one = command("watch", watch, json=False)
-    one.add_argument("file", metavar="RUN.csv")
+    one.add_argument("file", metavar="RUN.jsonl")
     one.add_argument("--seconds", type=float, default=2.0)
     one.add_argument("--once", action="store_true", help="draw it once")
     main_parser.set_defaults(run=doctor, device=None, json=False)
     return main_parser
+
+
+FAILURES = (ValueError, TypeError, KeyError, OSError)
+
+
+def failed(error: BaseException, status: int) -> int:
+    """Prints an error as one sentence. Returns the exit status."""
+    text = error.args[0] if isinstance(error, KeyError) else error
+    print(f"gradscaler: {shown(text)}", file=sys.stderr)
+    return status
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -257,10 +309,8 @@ def main(arguments: list[str] | None = None) -> int:
         return 130
     except BrokenPipeError:
         return 1
-    except (ValueError, TypeError, KeyError, OSError) as error:
-        text = error.args[0] if isinstance(error, KeyError) else error
-        print(f"gradscaler: {text}", file=sys.stderr)
-        return 1
+    except FAILURES as error:
+        return failed(error, 1)
 
 
 if __name__ == "__main__":

@@ -107,3 +107,10 @@ def _html(title: str, rows: Mapping[str, Any]) -> str:
         for name, value in rows.items()
     )
     return f"<table><caption style='text-align:left;font-weight:bold'>{escape(title)}</caption>{cells}</table>"
+
+
+def _whole_number(name: str, value: Any) -> int:
+    number = _index(value)
+    if not 0 <= number < 2**63:
+        raise ValueError(f"{name}={_short_repr(value)}: expected a whole number from 0 on")
+    return number

@@ -12,6 +12,7 @@ from typing import Any
 
 MOST_JSON, MOST_HEAD = 1 << 27, 100 << 20  # bytes; the second is safetensors' own limit
 _MOST_NPY = 1 << 16  # bytes of an array in an npz; a scaler's have one element
+_TORCH = b"\x80\2\x8a\nl\xfc\x9cF\xf9"  # how files of torch before 1.6 begin
 _SAFETENSORS = {"F64": "d", "F32": "f", "I64": "q", "I32": "i", "I16": "h", "I8": "b", "U8": "B", "BOOL": "?"}
 
 
@@ -20,7 +21,7 @@ class UnreadableError(ValueError):
 
 
 def load(path: str | os.PathLike) -> Any:
-    """Returns the contents of a checkpoint: JSON, safetensors, flax's msgpack, npz, or a file of torch.save."""
+    """Returns the contents of a checkpoint: JSON, safetensors, msgpack of flax, npz, torch.save, or a pickle."""
     name = os.fspath(path)
     try:
         mode = os.stat(name).st_mode
@@ -51,7 +52,7 @@ def _reader(name: str, head: bytes) -> Callable[[str], Any]:
     if end == ".msgpack":
         return _msgpack
     if end in (".pt", ".pth", ".ckpt", ".bin") or head.startswith((b"PK\3\4", b"\x80\2")):
-        return _torch
+        return _pickle if head.startswith(b"\x80") and not head.startswith(_TORCH) else _torch
     if end == ".json" or head.lstrip()[:1] in (b"{", b"["):
         return _json
     raise UnreadableError(
@@ -129,7 +130,28 @@ def _torch(name: str) -> Any:
     try:
         return torch.load(name, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:
-        raise UnreadableError(
-            f"{name} has objects that only code from it could make, which is not run: if you trust it, "
-            "load it yourself and pass its dict to Scaler.load_state_dict"
-        ) from None
+        raise _needs_code(name) from None
+
+
+def _pickle(name: str) -> Any:
+    """Returns the numbers, texts and containers of a pickle that torch.save did not write."""
+    import pickle
+
+    class Reader(pickle.Unpickler):
+        def find_class(self, module: str, called: str) -> Any:
+            if (module, called) == ("collections", "OrderedDict"):
+                return dict
+            raise _needs_code(name)
+
+        def persistent_load(self, _: Any) -> Any:
+            raise _needs_code(name)
+
+    with open(name, "rb") as file:
+        return Reader(file).load()
+
+
+def _needs_code(name: str) -> UnreadableError:
+    return UnreadableError(
+        f"{name} has objects that only code from it could make, which is not run: if you trust it, "
+        "load it yourself and pass its dict to Scaler.load_state_dict"
+    )

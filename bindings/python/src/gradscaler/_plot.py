@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ._arguments import _power
-from ._history import guard_skipped, known_bad_losses, read
+from ._lines import read
 from ._report import BINS, Report
 
 BLOCKS = " ▁▂▃▄▅▆▇█"
@@ -20,7 +20,7 @@ SCALE, OVERFLOW, GROWTH, SKIP, NORM, LIMIT = "#4477aa", "#ee6677", "#228833", "#
 def plot(path: str | os.PathLike, ax: Any = None, report: Report | None = None) -> Any:
     """Draws a history: the scale with its overflows and growths, and the norm with the guard's threshold.
 
-    >>> figure = gradscaler.plot("run.csv")        # doctest: +SKIP
+    >>> figure = gradscaler.plot("run.jsonl")        # doctest: +SKIP
     >>> figure.savefig("run.png")                  # doctest: +SKIP
 
     ax: None for a new Figure, which is returned; or one matplotlib Axes for the scale alone, or two.
@@ -76,12 +76,12 @@ def _overflows(columns: Mapping[str, Sequence[float]]) -> list[int]:
 
 def _skips(columns: Mapping[str, Sequence[float]]) -> list[int]:
     """Returns the steps that the guard skipped."""
-    skipped = map(guard_skipped, columns["skip"], columns["overflow"], known_bad_losses(columns))
-    return [i for i, by_guard in enumerate(skipped) if by_guard]
+    cells = zip(columns["skip"], columns["overflow"], columns["bad_loss"], strict=True)
+    return [i for i, (skip, overflow, bad_loss) in enumerate(cells) if skip == 1 and overflow != 1 and bad_loss != 1]
 
 
 def _bad_losses(columns: Mapping[str, Sequence[float]]) -> list[int]:
-    return [i for i, bad in enumerate(known_bad_losses(columns)) if bad]
+    return [i for i, bad in enumerate(columns["bad_loss"]) if bad == 1]
 
 
 def _growths(columns: Mapping[str, Sequence[float]]) -> list[int]:

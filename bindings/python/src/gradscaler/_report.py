@@ -310,6 +310,13 @@ class Report(_structs.Report):
         counts = zip(names, _bad_per_array(each, len(names)), strict=True)
         return {name: count for name, count in counts if count}
 
+    def _arrays(self) -> tuple[Sequence, bytes | memoryview | None]:
+        """Returns the names of the arrays, and their reports as far as they are known."""
+        names, each = self._bad if isinstance(self._bad, tuple) else (self.names, None)
+        if self._each is not None:
+            names, each = self.names, self._each
+        return names, None if each is None else memoryview(each)[: len(names) * _SIZE]
+
     def _without_arrays(self) -> Report:
         """Returns a copy for `explained`, which keeps no gradients alive."""
         kept = Report.from_buffer_copy(self)
@@ -432,14 +439,19 @@ def explained(
     if order is not None:
         order = array.array("Q", order)
     if report is not None:
-        names = None if isinstance(report.names, range) else [_text(name) for name in report.names]
+        names = texts_of(report.names)
         if isinstance(report._bad, tuple):
             each = report._bad[1]
-    c.gsc_state_reason(state, report, evidence, each, names or None, order, reason)
+    c.gsc_state_reason(state, report, evidence, each, names, order, reason)
     return reason
 
 
-def _text(name: Any) -> str | None:
+def texts_of(names: Sequence) -> list[str | None] | None:
+    """Returns names of arrays for sentences, or None without names."""
+    return None if isinstance(names, range) else [text_of(name) for name in names] or None
+
+
+def text_of(name: Any) -> str | None:
     """Returns the name of an array for a sentence, or None for an index."""
     if isinstance(name, int):
         return None

@@ -79,6 +79,8 @@ class Scaler(Observed, Checkpoints):
             self._state = state
         else:
             ctypes.memmove(ctypes.byref(self._state), ctypes.byref(state), ctypes.sizeof(State))
+        if self._history is not None:
+            self._history.restart()
 
     def _pin(self, device: _cuda.Device) -> Any:
         """Moves the state into memory that all devices see, and returns the memory."""
@@ -342,7 +344,7 @@ class Scaler(Observed, Checkpoints):
         is_explained = self._state.skip and isinstance(report, Report)
         self._skipped_report = report._without_arrays() if is_explained else None
         if self._history is not None:
-            self._history.add(self.metrics(report))
+            self._history._add(*self._policy_and_facts(report))
         if self._state.events & _EMPTY:
             warn_of_no_gradients(self)
         return self.events
@@ -438,6 +440,8 @@ class Scaler(Observed, Checkpoints):
         with _argument_names():
             c.gsc_state_combine_decisions(None, self.state, other.state, self.state)
         self._combined_reasons = "; ".join(reasons)
+        if self._history is not None:
+            self._history._decide_again(self.policy, self.state)
         return self.events
 
     def guard_factor(self, factor: Factor | None = None) -> Factor:

@@ -20,7 +20,7 @@ from support import OBSERVED
 
 import gradscaler
 import gradscaler.jax
-from gradscaler import Want, _history
+from gradscaler import Want, _lines
 from gradscaler._structs import State
 from gradscaler.jax import DynamicLossScale, Report, Scaler, scaled
 
@@ -450,12 +450,12 @@ def test_metrics_are_those_of_the_host_with_the_report():
 def test_a_scaler_and_its_report_answer_outside_of_jit_with_the_names_that_all_scalers_have(tmp_path):
     scaler = Scaler("torch")
     assert set(dir(scaler)) >= OBSERVED
-    with scaler.history(tmp_path / "run.csv") as history:
+    with scaler.history(tmp_path / "run.jsonl") as history:
         for bad in 1.0, math.nan:
             _, report, scaler = jax.jit(lambda s, g: s.step(g)[:3])(scaler, {"w": jnp.array([1.0, bad])})
-            history.add(scaler.metrics(report))
+            history.record(scaler, report)
             assert (report.bad, bool(report.overflow)) == ({}, bad != 1)  # the names need per_tensor=True
-    assert _history.read(tmp_path / "run.csv")["nan_count"] == [0, 1]
+    assert [row["nan_count"] for row in _lines.table(tmp_path / "run.jsonl")[1]] == [0, 1]
     assert scaler.reason(report) == "skipped: 1 NaN, the last in tensor 0"
     low = Scaler("torch", init_scale=8.0)
     assert [note.kind for note in low.diagnose(planned_steps=9)] == [gradscaler.NoteKind.NEVER_GROWS]

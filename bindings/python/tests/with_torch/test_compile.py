@@ -14,7 +14,7 @@ from support import OBSERVED
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from gradscaler import Error, Policy, Report, Scaler, Status, Want, _history
+from gradscaler import Error, Policy, Report, Scaler, Status, Want, _lines
 from gradscaler.torch import GradScaler, StallError, TensorScaler
 
 NAN = math.nan
@@ -275,7 +275,7 @@ def test_a_tensor_scaler_answers_with_the_names_that_all_scalers_have(tmp_path):
     scaler, one = TensorScaler("torch"), Scaler("torch")
     assert all(set(dir(kind)) >= OBSERVED for kind in (TensorScaler, GradScaler, Scaler))
     assert (scaler.metrics(), scaler.reason, scaler.report.bad) == (one.metrics(), "", {})
-    with scaler.history(tmp_path / "run.csv") as history:
+    with scaler.history(tmp_path / "run.jsonl") as history:
         for bad in 1.0, math.nan:
             gradients = [torch.ones(4), torch.tensor([bad])]
             one.update(report := Report.merge([one.measure(gradients, want=Want.NORM)]))
@@ -284,8 +284,9 @@ def test_a_tensor_scaler_answers_with_the_names_that_all_scalers_have(tmp_path):
                 known = scaler.metrics(), scaler.reason, scaler.diagnose(planned_steps=9), scaler.report.bad
                 assert known == (one.metrics(report), one.reason, one.diagnose(report, planned_steps=9), {})
                 scaler.update()
-            history.add(scaler.metrics())
-    assert _history.read(tmp_path / "run.csv")["total_overflows"] == [0, 1] and "1 NaN" in scaler.reason
+            history.record(scaler)
+    rows = _lines.table(tmp_path / "run.jsonl")[1]
+    assert [row["total_overflows"] for row in rows] == [0, 1] and "1 NaN" in scaler.reason
 
 
 def test_the_first_update_without_any_gradient_is_warned_of():

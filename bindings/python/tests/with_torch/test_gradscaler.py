@@ -20,7 +20,7 @@ from saved_by_0_9 import SAVED as SAVED_BY_0_9
 
 import gradscaler
 from gradscaler import LimitRule, NoteKind, OverflowReset, Policy, Want
-from gradscaler._history import read
+from gradscaler._lines import read
 from gradscaler.torch import GradScaler, StallError, TensorScaler, _grads, _memory
 
 INF, NAN = math.inf, math.nan
@@ -806,18 +806,37 @@ def test_metrics_and_a_diagnosis_before_update_are_those_after_it():
 
 def test_metrics_a_diagnosis_and_a_history_as_those_of_the_librarys_scaler(tmp_path):
     one, optimizer = scaler(1.0, want=Want.NORM), sgd(weight=[1.0, 1.0])
-    with one.history(tmp_path / "run.csv"):
+    with one.history(tmp_path / "run.jsonl"):
         for value in (1.0, NAN, NAN, NAN):
             gradients(optimizer)[0].fill_(value)
             make_step(one, optimizer)
     metrics = one.metrics()
     assert (metrics["loss_scale"], metrics["skip"], metrics["overflow"], metrics["nan_count"]) == (0.125, True, True, 2)
-    columns = read(tmp_path / "run.csv")
-    assert (columns["step"], columns["overflow"]) == ([1, 2, 3, 4], [0, 1, 1, 1])
-    assert columns["loss_scale"] == [1.0, 0.5, 0.25, 0.125]
+    columns = read(tmp_path / "run.jsonl")
+    assert [list(columns[name]) for name in ("step", "overflow")] == [[1, 2, 3, 4], [0, 1, 1, 1]]
+    assert list(columns["loss_scale"]) == [1.0, 0.5, 0.25, 0.125]
     assert columns["norm"][0] == pytest.approx(2**0.5)
     found, *_ = one.diagnose()
     assert found.kind == NoteKind.NOT_FINITE and found.endswith("look first at 'weight'")
+    assert gradscaler.diagnose(tmp_path / "run.jsonl") == one.diagnose()
+    line = json.loads((tmp_path / "run.jsonl").read_text().splitlines()[-1])
+    assert (line["reason"], line["tensors"][0]["name"], line["tensors"][0]["nan_count"]) == (one.reason, "weight", 2)
+
+
+def test_a_checkpoint_that_is_loaded_is_a_start_of_the_history(tmp_path):
+    one, optimizer, path = scaler(1.0), sgd(weight=[1.0, 1.0]), tmp_path / "run.jsonl"
+    with one.history(path):
+        for i in range(6):
+            gradients(optimizer)[0].fill_(1.0)
+            make_step(one, optimizer)
+            if i == 2:
+                saved = one.state_dict()
+        one.load_state_dict(saved)
+        gradients(optimizer)[0].fill_(INF)
+        make_step(one, optimizer)
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [line["step"] for line in lines] == [1, 1, 2, 3, 4, 5, 6, 4, 4] and "start" in lines[-2]
+    assert list(read(path)["overflow"]) == [0, 0, 0, 1] and gradscaler.diagnose(path) == one.diagnose()
     pickle.loads(pickle.dumps(one))
 
 

@@ -242,12 +242,12 @@ def test_a_checkpoint_and_a_copy_keep_the_rule_and_the_row():
 
 def test_a_history_and_the_diagnosis_have_bad_losses(tmp_path):
     one = holding()
-    with one.history(tmp_path / "run.csv"):
+    with one.history(tmp_path / "run.jsonl"):
         for i in range(100):
             made(NAN if i in (10, 20) else 1.0, one=one, gradient=4.0)
     (found,) = one.diagnose()
     assert (found.kind, found.value) == (NoteKind.BAD_LOSSES, 0.02)
-    assert gradscaler.diagnose(tmp_path / "run.csv") == [found]
+    assert gradscaler.diagnose(tmp_path / "run.jsonl") == [found]
 
 
 @pytest.mark.wording

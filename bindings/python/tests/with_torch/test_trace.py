@@ -426,7 +426,7 @@ def run_step(scaler, model, optimizer):
 
 def test_trace_next_traces_one_step(tmp_path):
     amp, model, optimizer = training()
-    with amp.history(tmp_path / "run.csv"):
+    with amp.history(tmp_path / "run.jsonl"):
         run_step(amp, model, optimizer)
         model[1].factor = INF
         t = amp.trace_next(model)

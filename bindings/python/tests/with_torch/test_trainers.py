@@ -2,6 +2,7 @@
 """Loggers of trainers get the scaler's metrics, and its reports name parameters. Each run skips two of its 6 steps."""
 
 import csv
+import math
 import pickle
 
 import programs
@@ -98,6 +99,28 @@ def test_accelerate():
     scaler, model = made()
     programs.accelerate(model, scaler, begin, STEPS, log_with=Tracker())
     assert_logged(received, scaler, model)
+
+
+def test_a_skip_after_a_rollback_is_told():
+    scaler, model = made()
+    optimizer, metrics = torch.optim.SGD(model.parameters(), 0.1), trainers.Metrics(scaler, model)
+
+    def step(value):
+        for parameter in model.parameters():
+            parameter.grad = torch.full_like(parameter, value)
+        scaler.scale(torch.ones(()))
+        scaler.step(optimizer)
+        scaler.update()
+
+    step(1.0)
+    saved = scaler.state_dict()
+    for value, skip in (math.inf, 1), (math.inf, 1), (1.0, 0):
+        step(value)
+        assert metrics()["gradscaler/skip"] == skip
+    scaler.load_state_dict(saved)
+    for value, skip in (1.0, 0), (math.inf, 1), (1.0, 0):
+        step(value)
+        assert metrics()["gradscaler/skip"] == skip
 
 
 def test_ignite():

@@ -1577,6 +1577,8 @@ pub const GSC_METRIC_BAD_LOSS: gsc_metric = gsc_metric(15);
 /// bad losses since the start
 pub const GSC_METRIC_TOTAL_BAD_LOSSES: gsc_metric = gsc_metric(16);
 
+// ---- History: a file with a line for each step --------------------------------------------------
+
 // ---- Tensors ------------------------------------------------------------------------------------
 
 newtype! {
@@ -2314,6 +2316,79 @@ extern "C" {
         notes: *mut gsc_note,
         notes_capacity: u64,
         notes_count: *mut u64,
+        err: *mut gsc_error,
+    ) -> gsc_status;
+
+    /// Writes the line `start` of a history: the version of the library, all fields of the policy,
+    /// and the whole state. The line ends with a line feed, not with a zero. *size becomes the
+    /// number of bytes, also if the call fails with GSC_ERROR_CAPACITY; with bytes NULL and
+    /// capacity 0, the call only sets *size.
+    ///
+    /// - `preset`: name of the preset that the policy was made from; NULL: left out
+    /// - `state`: before the first update that has a line
+    /// - `names`: of all tensors; NULL: left out
+    /// - `n`: number of names
+    /// - `step`: number of the next step
+    /// - `rank`: rank of this process
+    /// - `time`: seconds since 1970; 0: left out
+    /// - `run`: name that tells this writer apart from other writers of the file; NULL: left out
+    /// - `bytes`: overwritten even if the call fails
+    /// - `capacity`: bytes
+    ///
+    /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_POLICY, GSC_ERROR_STATE,
+    /// GSC_ERROR_VERSION, GSC_ERROR_VALUE, GSC_ERROR_CAPACITY.
+    pub fn gsc_history_start(
+        policy: *const gsc_policy,
+        preset: *const c_char,
+        state: *const gsc_state,
+        names: *const *const c_char,
+        n: u64,
+        step: u64,
+        rank: u32,
+        time: f64,
+        run: *const c_char,
+        bytes: *mut c_void,
+        capacity: u64,
+        size: *mut u64,
+        err: *mut gsc_error,
+    ) -> gsc_status;
+
+    /// Writes the line of one update: the metrics of gsc_state_metrics, the events by name, the
+    /// reason unless the step was taken as it is, and in `state` and `report` all other fields that
+    /// are not 0, so that gsc_state_diagnose finds the same in the line as in the structs.
+    /// `tensors` lists tensors by name: with `per_tensor` the first seven tensors and the last one
+    /// that are not finite, the one that lost the largest share to zero, and the first of `zeros`,
+    /// which had only zeros; else the last one that is not finite. The line ends with a line feed,
+    /// not with a zero. *size becomes the number of bytes, also if the call fails with
+    /// GSC_ERROR_CAPACITY; with bytes NULL and capacity 0, the call only sets *size.
+    ///
+    /// - `state`: after the update
+    /// - `report`: NULL: only the state is known
+    /// - `reason`: NULL: the call makes it of the other arguments
+    /// - `per_tensor`: NULL: the reports of single tensors are unknown
+    /// - `names`: NULL: tensors have numbers; so have those with a name that is NULL
+    /// - `n`: tensors of the lists
+    /// - `step`: number of the step
+    /// - `time`: seconds since 1970; 0: left out
+    /// - `run`: as in gsc_history_start; NULL: left out
+    /// - `bytes`: overwritten even if the call fails
+    /// - `capacity`: bytes
+    ///
+    /// Errors: GSC_ERROR_NULL, GSC_ERROR_STATE, GSC_ERROR_VERSION, GSC_ERROR_REPORT,
+    /// GSC_ERROR_VALUE, GSC_ERROR_CAPACITY.
+    pub fn gsc_history_line(
+        state: *const gsc_state,
+        report: *const gsc_report,
+        reason: *const gsc_reason,
+        per_tensor: *const gsc_report,
+        names: *const *const c_char,
+        n: u64,
+        step: u64,
+        time: f64,
+        run: *const c_char,
+        bytes: *mut c_void,
+        capacity: u64,
+        size: *mut u64,
         err: *mut gsc_error,
     ) -> gsc_status;
 

@@ -55,6 +55,7 @@ mod factor;
 mod fields;
 #[allow(dead_code)] // some groups of constants are for C alone
 mod generated;
+mod history;
 mod info;
 mod memory;
 mod metrics;
@@ -75,6 +76,7 @@ pub use generated::{
     Arithmetic, BadLoss, Cause, Dtype, Event, Growth, Guard, GuardSample, LimitRule, Loss,
     MergeKind, NoteKind, Outcome, OverflowReset, OverflowTest, Quirk, Status, Trait, Want,
 };
+pub use history::History;
 pub use info::{info, Info};
 pub use memory::{Host, Memory};
 pub use metrics::{metric_names, Diagnosis};

@@ -173,6 +173,14 @@ impl fmt::Display for Reason {
     }
 }
 
+/// Evidence as C takes it: a report and lists of `n` entries, or NULL.
+pub(crate) struct Lists {
+    pub(crate) report: *const sys::gsc_report,
+    pub(crate) per_tensor: *const sys::gsc_report,
+    pub(crate) names: *const *const sys::c_char,
+    pub(crate) n: u64,
+}
+
 impl State {
     /// Returns why the last update skipped or clipped its step, stopped, or let an outlier through; `None` if the
     /// step is taken as it is.
@@ -186,24 +194,38 @@ impl State {
     /// [`Status::COUNT`]: the lists differ in length; [`Status::VALUE`]: a name holds a NUL, or an index is too large;
     /// [`Status::REPORT`]: no call made a report, or its values are impossible.
     pub fn reason<'a>(&self, evidence: impl Into<Evidence<'a>>) -> Result<Option<Reason>> {
-        let evidence = evidence.into();
+        self.explain(&evidence.into(), |_, reason| {
+            Ok((reason.outcome != sys::GSC_OUTCOME_TAKEN).then(|| Reason::of_c(reason)))
+        })
+    }
+
+    /// Passes the reason, and the lists of the evidence, to `then`.
+    pub(crate) fn explain<T>(
+        &self,
+        evidence: &Evidence<'_>,
+        then: impl FnOnce(&Lists, &sys::gsc_reason) -> Result<T>,
+    ) -> Result<T> {
         let n = evidence.tensors()?;
         let names = c_strings(&evidence.names)?;
         let pointer = |name: &Option<CString>| name.as_ref().map_or(ptr::null(), |it| it.as_ptr());
         let pointers: Vec<_> = names.iter().map(pointer).collect();
         let order: Vec<_> = evidence.order.iter().map(|index| *index as u64).collect();
-        let report = evidence.report.map_or(ptr::null(), |report| &report.0);
-        let (each, pointers) = (or_null(evidence.per_tensor).cast(), or_null(&pointers));
+        let lists = Lists {
+            report: evidence.report.map_or(ptr::null(), |report| &report.0),
+            per_tensor: or_null(evidence.per_tensor).cast(),
+            names: or_null(&pointers),
+            n,
+        };
+        let (report, each, names) = (lists.report, lists.per_tensor, lists.names);
         let (other, order) = (&evidence.other, or_null(&order));
         let mut out = MaybeUninit::uninit();
         // SAFETY: a state, a report or NULL, evidence, lists of n entries or NULL, and a reason to write.
         check(|err| unsafe {
             let out = out.as_mut_ptr();
-            sys::gsc_state_reason(&self.0, report, other, each, pointers, order, n, out, err)
+            sys::gsc_state_reason(&self.0, report, other, each, names, order, n, out, err)
         })?;
         // SAFETY: the call succeeded, so it is written.
-        let reason: sys::gsc_reason = unsafe { out.assume_init() };
-        Ok((reason.outcome != sys::GSC_OUTCOME_TAKEN).then(|| Reason::of_c(&reason)))
+        then(&lists, unsafe { out.assume_init_ref() })
     }
 }
 

@@ -43,12 +43,18 @@ class Checkpoints:
         """Returns what is wrong with this run, as gradscaler.Scaler.diagnose does; outside of jit."""
         return self.to_host().diagnose(report if report is None else report.to_host(), steps, planned_steps)
 
-    def history(self, path: str | os.PathLike, *, step: int | None = None, rank: int = 0) -> History:
-        """Returns a gradscaler.History, which gets a line by `history.add(scaler.metrics(report))`; outside of jit.
+    def history(self, path: str | os.PathLike, **options: Any) -> History:
+        """Returns a gradscaler.History, which gets a line by `history.record(scaler, report)`; outside of jit.
 
-        `with scaler.history("run.csv") as history:` closes it. No update adds a line by itself.
+        `with scaler.history("run.jsonl") as history:` closes it. No update adds a line by itself.
         """
-        return self.to_host().history(path, step=step, rank=rank)
+        return self.to_host().history(path, **options)
+
+    def _policy_and_state(self) -> Any:
+        return self.to_host()._policy_and_state()
+
+    def _policy_and_facts(self, report: Any) -> Any:
+        return self.to_host()._policy_and_facts(report if report is None else report.to_host())
 
     @classmethod
     def from_host(cls, scaler: host.Scaler) -> Any:

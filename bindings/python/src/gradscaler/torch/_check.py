@@ -316,11 +316,17 @@ class Overflow:
         report.cause = next(iter(report._bad), None)
         report.names = self.names if report.bad or self._are_alike() else ()
 
-    def evidence(self, report: Report) -> tuple[Evidence, bytes | None, Sequence[str] | None, array.array | None]:
-        """Returns what is known beside the report of all ranks, for gsc_state_reason."""
+    def evidence(
+        self, report: Report, judges_parameters: bool = True
+    ) -> tuple[Evidence, bytes | None, Sequence[str] | None, array.array | None]:
+        """Returns what is known beside the report of all ranks, for gsc_state_reason.
+
+        judges_parameters: looks for parameters that are not finite, which reads all of them
+        """
         members = [list(check.members) for check in self.checks]
         rows = b"".join(check.rows(len(each)) for check, each in zip(self.checks, members, strict=True))
-        bad = [i for i, member in enumerate(itertools.chain(*members)) if is_bad(member.parameter)]
+        parameters = enumerate(itertools.chain(*members)) if judges_parameters else ()
+        bad = [i for i, member in parameters if is_bad(member.parameter)]
         evidence = self.losses.evidence(float(self.checks[0].scale))
         evidence.bad_parameters, evidence.parameter_plus_1 = len(bad), bad[0] + 1 if bad else 0
         evidence.ranks = _ranks.count()

@@ -52,6 +52,7 @@ class Checkpoints:
     """The checkpoints, pickles and copies of a GradScaler."""
 
     notes: Sequence[Note] = ()
+    _undone_skips = 0  # of steps that a loaded checkpoint undid, since the start of the process
 
     def state_dict(self, format: str | None = None, *, prefix: str | None = None) -> dict[str, Any]:
         """Returns torch's five entries, and a sixth with all rules and counts, which torch ignores.
@@ -92,6 +93,7 @@ class Checkpoints:
             warnings.warn(f"the loss scale {state.factor.scale:g} of the checkpoint is not taken: {why}", stacklevel=2)
             return notes
         self._warn(policy)
+        self._undone_skips += _skips(self._memory.read()) - _skips(state)
         self._guard.last = None
         self._follow(policy)
         self._init_growth_tracker = state.good_steps
@@ -101,6 +103,8 @@ class Checkpoints:
         else:
             self._memory = self._start(state, self._scale)
             self._memory.publish(self._scale, self._growth_tracker)
+        if self._history is not None:
+            self._history.restart()
         return notes
 
     def _warn(self, policy: Policy) -> None:
@@ -141,6 +145,10 @@ class Checkpoints:
         made.__setstate__(copy.deepcopy(self.__getstate__(), memo))
         made._names = self._names.copied(memo)
         return made
+
+
+def _skips(state: State) -> int:
+    return state.total_overflows + state.total_guard_skips + state.total_bad_losses
 
 
 def load(

@@ -3,18 +3,23 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import torch
 
 from .. import _gradscaler as c
 from .. import _history
 from .._entries import Note
+from .._policy import Policy
 from .._report import Report, explained
 from .._structs import Event, Loss, Reason, State
+from . import _device
 from ._check import Check, Checks, Overflow, joint_report, overflowed
 from ._losses import Losses
+from ._memory import HostState, LateCopy
 from ._names import Names
 from ._stall import stalled
 
@@ -83,28 +88,56 @@ class Observed:
         """
         if not self._enabled:
             return []
-        state, report = self._state_of_reports(), self.report
-        if report is not None and report.overflow and self._losses.step.first_bad():
-            report = report._without_arrays()
-            report.loss = Loss.NOT_FINITE  # also if the policy judges no losses
+        state, report = self._state_of_reports(), self._report_with_loss()
         return _history.diagnosed(self._policy, state, report, steps, planned_steps)
 
-    def history(self, path: str | os.PathLike, *, step: int | None = None, rank: int = 0) -> _history.History:
-        """Returns a CSV file that gets the metrics of each update(): `with scaler.history("run.csv"):`.
+    def _report_with_loss(self) -> Report | None:
+        """Returns the report of the step; after an overflow it has a bad loss also if the policy judges no losses."""
+        report = self.report
+        if report is not None and report.overflow and self._losses.step.first_bad():
+            report = report._without_arrays()
+            report.loss = Loss.NOT_FINITE
+        return report
 
-        See gradscaler.History. Only writing lines waits for the device: every 100 steps, or 30 seconds. A step in a
-        CUDA graph has no line.
+    def history(self, path: str | os.PathLike, **options: Any) -> _history.History:
+        """Returns a file that gets a line for each update(): `with scaler.history("run.jsonl"):`.
+
+        See gradscaler.History for the options. It does not wait for the device, unless 100 lines wait for their
+        numbers. A step in a CUDA graph has no line.
         """
-        return _history.History(self, self._policy, path, step=step, rank=rank)
+        return _history.History(self, path, **options)
 
-    def _line(self) -> Callable[[], dict[str, float]]:
-        """Keeps the current state and reports, and returns a function that reads their metrics."""
-        memory, reports = self._memory.copy(), [check.report for check in self._checks.by_optimizer.values()]
+    def _policy_and_state(self) -> tuple[Policy, State]:
+        return self._policy, self._state()
 
-        def metrics() -> dict[str, float]:
-            return c.metrics(self._policy, memory.read(), _whole([memory.read_report(report) for report in reports]))
+    def _add_line(self, history: _history.History) -> None:
+        """Adds the line of the last update; if the host did not wait for its step, when the device has done it."""
+        memory = self._memory
+        if isinstance(memory, HostState) or True in self._checks.skipped.values():
+            history._add(self._policy, self._facts())
+            return
+        reports = [check.report for check in self._checks.by_optimizer.values()]
+        copy, size = LateCopy([memory.words, *reports], memory.home), ctypes.sizeof(State)
 
-        return metrics
+        def read(wait: bool) -> _history.Facts | None:
+            data = copy.read(wait)
+            if data is None:
+                return None
+            rows = [data[at : at + _device.SIZE] for at in range(size, len(data), _device.SIZE)]
+            return State.from_buffer_copy(data), _whole([Report.from_bytes(row) for row in rows]), None, None, None
+
+        history._add_later(self._policy, read)
+
+    def _facts(self) -> _history.Facts:
+        """Returns the state and the report of the last update, and why its step was skipped."""
+        state, report = self._memory.read(), self._report_with_loss()
+        checks = overflowed(self._checks.by_optimizer.values())
+        if not state.events & _SKIPPED or not checks:
+            return state, report, None, None, None
+        evidence, each, names, order = Overflow(checks, self._names).evidence(report, judges_parameters=False)
+        reason = Reason()
+        c.gsc_state_reason(state, report, evidence, each, names, order, reason)
+        return state, report, reason, each, names
 
     @property
     def reason(self) -> str:

@@ -379,3 +379,26 @@ class DeviceState:
         clip = torch.empty(FACTOR, dtype=torch.uint8, device=self.home)
         c.gsc_factor_clip_grad_norm(_device.on(self.home), None, report, max_norm, clip)
         return clip
+
+
+class LateCopy:
+    """A copy of bytes of a device that is enqueued behind the calls that write them."""
+
+    _spare: dict[tuple[int, int], list[_cuda.HostCopy]] = {}  # by context and size
+
+    def __init__(self, parts: list[torch.Tensor], home: torch.device) -> None:
+        self._bytes, self._copy = torch.cat(parts), None
+        if _device.ordinal(home) is not None:
+            context, stream, _ = _device.on(home)
+            self._spares = self._spare.setdefault((id(context), len(self._bytes)), [])
+            self._copy = self._spares.pop() if self._spares else _cuda.HostCopy(context, len(self._bytes))
+            self._copy.send(stream, self._bytes, len(self._bytes))
+
+    def read(self, wait: bool) -> bytes | None:
+        """Returns the bytes; or None if the device is not done; without `wait` it asks only the host."""
+        if self._copy is not None and self._copy.is_complete():
+            data = self._copy.data()
+            self._spares.append(self._copy)
+            self._copy = None
+            return data
+        return _device.data(self._bytes) if wait else None

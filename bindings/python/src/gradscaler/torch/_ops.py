@@ -291,12 +291,19 @@ class TensorScaler:
         """Returns what is wrong with this run, as gradscaler.Scaler.diagnose does. Waits for the device."""
         return _history.diagnosed(self.policy, *self._after_update(), steps, planned_steps)
 
-    def history(self, path: str | os.PathLike, *, step: int | None = None, rank: int = 0) -> _history.History:
-        """Returns a gradscaler.History, which gets a line by `history.add(scaler.metrics())` after a compiled step.
+    def history(self, path: str | os.PathLike, **options: Any) -> _history.History:
+        """Returns a gradscaler.History, which gets a line by `history.record(scaler)` after a compiled step.
 
-        `with scaler.history("run.csv") as history:` closes it. No update adds a line by itself.
+        `with scaler.history("run.jsonl") as history:` closes it. No update adds a line by itself.
         """
-        return _history.History(SimpleNamespace(_history=None), self.policy, path, step=step, rank=rank)
+        source = SimpleNamespace(_history=None, _policy_and_state=self._policy_and_state)
+        return _history.History(source, path, **options)
+
+    def _policy_and_state(self) -> tuple[Policy, State]:
+        return self.policy, self._after_update()[0]
+
+    def _policy_and_facts(self, _: Any) -> tuple[Policy, _history.Facts]:
+        return self.policy, (*self._after_update(), None, None, None)
 
     def state_dict(self) -> dict[str, Any]:
         """Returns policy and state for a checkpoint."""

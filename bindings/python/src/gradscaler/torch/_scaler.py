@@ -503,7 +503,7 @@ class GradScaler(Checkpoints, Traced, Observed, Base):
         self._losses.end_step()
         self._checks.is_over = True
         if self._history is not None and not memory.captures():
-            self._history.add(self._line())
+            self._add_line(self._history)
         if new_scale is not None:
             return
         memory.publish(self._scale, self._growth_tracker)

@@ -575,7 +575,7 @@ class Traced:
         """Traces the next step of the model, from its forward pass to update(), and returns the Trace; see trace.
 
         Call it after a StallError or an overflow. After the step `reason` also has the sentence of the trace. If a
-        history is open, its folder gets the table in a file: run.trace.txt beside run.csv.
+        history is open, its folder gets the table in a file: run.trace.txt beside run.jsonl.
         """
         if not self._enabled:
             raise RuntimeError("the scaler is disabled, so no update() ends the trace: use gradscaler.torch.trace")
@@ -591,7 +591,7 @@ class Traced:
             self._trace = None
         elif trace is not None and trace._rows:
             trace.__exit__()
-            if self._history is not None and self._history._is_writer:
+            if self._history is not None:
                 path = f"{os.path.splitext(self._history.path)[0]}.trace.txt"
                 with open(path, "a", encoding="utf-8") as file:
                     file.write(f"step {self._history._step}: {trace}\n\n")

@@ -43,14 +43,19 @@ class Metrics:
         self._scaler = _checked(scaler, 'scaler = gradscaler.torch.GradScaler("cuda")')
         wrappers = torch.nn.parallel.DistributedDataParallel, torch.nn.DataParallel
         self._scaler.name_parameters(model.module if isinstance(model, wrappers) else model)
-        self._skips = _skips(self._scaler.metrics())
+        self._skips = self._total_skips(self._scaler.metrics())
 
     def __call__(self, *_: Any) -> dict[str, float]:
         metrics = self._scaler.metrics()
-        before, self._skips = self._skips, _skips(metrics)
+        before, self._skips = self._skips, self._total_skips(metrics)
         if self._skips > before:
             metrics["skip"] = True
         return {f"gradscaler/{name}": float(value) for name, value in metrics.items()}
+
+    def _total_skips(self, metrics: dict[str, float]) -> float:
+        """Returns the skips since the start, also those that a checkpoint undid."""
+        names = "total_overflows", "total_guard_skips", "total_bad_losses"
+        return self._scaler._undone_skips + sum(metrics.get(name, 0) for name in names)
 
 
 def lightning_callback() -> Any:
@@ -114,10 +119,6 @@ def accelerate_metrics(accelerator: Any, model: torch.nn.Module) -> Metrics:
     """
     line = 'accelerator.scaler = gradscaler.torch.GradScaler("cuda"), before accelerator.prepare()'
     return Metrics(_checked(accelerator.scaler, line), accelerator.unwrap_model(model))
-
-
-def _skips(metrics: dict[str, float]) -> float:
-    return sum(metrics.get(name, 0) for name in ("total_overflows", "total_guard_skips", "total_bad_losses"))
 
 
 def _checked(scaler: Any, line: str) -> GradScaler:

@@ -8,7 +8,7 @@ use std::mem::size_of_val;
 use std::slice;
 
 use gradscaler::{
-    Bf16, Dtype, Element, Histogram, Options, Result, Scaler, Tensor, TensorMut, Want, F16,
+    Bf16, Dtype, Element, Histogram, History, Options, Scaler, Tensor, TensorMut, Want, F16,
 };
 use gradscaler_clients::parse_policy;
 
@@ -96,11 +96,12 @@ fn add(digest: &mut u32, bytes: &[u8]) {
 
 fn step(
     scaler: &mut Scaler,
+    number: u32,
     loss: f32,
     tensors: &[Elements],
     back: &mut Elements,
     digest: &mut u32,
-) -> Result<()> {
+) -> std::result::Result<(), Box<dyn Error>> {
     let inputs: Vec<Tensor> = tensors.iter().map(Elements::view).collect();
     let mut results: Vec<Vec<f32>> = tensors
         .iter()
@@ -132,7 +133,15 @@ fn step(
         add(digest, name.as_bytes());
         add(digest, &value.number().unwrap_or(f64::NAN).to_le_bytes());
     }
+    let mut line = Vec::new();
+    history(&mut line).line(scaler, number.into(), &report)?;
+    add(digest, &line);
     Ok(())
+}
+
+/// Writes the lines of a history without times.
+fn history(to: &mut Vec<u8>) -> History<&mut Vec<u8>> {
+    History::new(to, "parity").without_times()
 }
 
 fn main() -> std::result::Result<(), Box<dyn Error>> {
@@ -161,9 +170,19 @@ fn main() -> std::result::Result<(), Box<dyn Error>> {
         for tensor in &mut tensors {
             file.read_exact(tensor.bytes_mut())?;
         }
-        step(&mut scaler, loss, &tensors, &mut back, &mut digest)?;
+        step(
+            &mut scaler,
+            number + 1,
+            loss,
+            &tensors,
+            &mut back,
+            &mut digest,
+        )?;
         if number + 1 == steps / 2 {
             scaler = Scaler::load(&scaler.save()?)?;
+            let mut start = Vec::new();
+            history(&mut start).start(&scaler, u64::from(number) + 2)?;
+            add(&mut digest, &start);
         }
     }
     let state = scaler.state();
