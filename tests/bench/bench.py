@@ -8,8 +8,8 @@ upper quartile. Above 1, gradscaler is faster.
 
 --bounds also compares with limits and with what the project asks of each row. A limit is a plain loop that checks and
 sums nothing. In place it is the slower of two: one multiplies the same bytes ("memory"), one does no more than the
-conversions without which the dtype cannot be multiplied ("conversions"). Into other memory it widens, or copies, without
-arithmetic ("copy"). A bound is compared with the lower quartile.
+conversions without which the dtype cannot be multiplied ("conversions"). Into other memory it widens, or copies,
+without arithmetic ("copy"). A bound is compared with the lower quartile.
 """
 
 import argparse
