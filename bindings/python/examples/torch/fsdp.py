@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""FSDP2 with two optimizers that clip; each steps on all ranks, or on none.
+"""FSDP2 with two optimizers and one clip: both step on all ranks, or neither does on any.
 
     python fsdp.py           # two processes on this machine; with GPUs, on two of them
 
@@ -41,9 +41,7 @@ def train(rank, scaler, mesh):
         scaler.scale(loss).backward()
         if step in BAD_STEPS and rank == 1:
             model[2].weight.grad.to_local()[0, 0] = BAD_STEPS[step]
-        for optimizer in optimizers:
-            scaler.unscale_(optimizer, max_norm=1.0)  # a norm over both would be NaN, also for the good one's gradients
-            scaler.step(optimizer)
+        scaler.step_all(optimizers, max_norm=1.0)
         scaler.update()
         if scaler.step_was_skipped:
             skipped.append(step)

@@ -38,7 +38,7 @@ def _name_argument(error: c.Error, names: Mapping[str, str]) -> None:
 def _warn_caller(text: str) -> None:
     """Warns the caller of gradscaler."""
     frame, level = sys._getframe(1), 2
-    while frame.f_back and frame.f_globals.get("__name__", "").startswith("gradscaler."):
+    while frame.f_back and frame.f_globals.get("__name__", "").startswith(("gradscaler.", "torch.amp.")):
         frame, level = frame.f_back, level + 1
     warnings.warn(text, stacklevel=level)
 

@@ -157,6 +157,33 @@ def lightning_trainer(model, scaler, steps=STEPS, **options):
     return module, trainer.logger
 
 
+def lightning_module(run, batches, load=None, **options):
+    """Trains `run`, which has model, optimizer, schedule and scaler, on batches; returns the trainer."""
+    import lightning
+    from lightning.pytorch.plugins import MixedPrecision
+
+    class Module(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.model = run.model
+
+        def training_step(self, batch, _):
+            return self.model(**batch)["loss"]
+
+        def configure_optimizers(self):
+            return {"optimizer": run.optimizer, "lr_scheduler": {"scheduler": run.schedule, "interval": "step"}}
+
+    trainer = lightning.Trainer(**{
+        "accelerator": "cpu", "max_epochs": 1, "logger": False, "enable_checkpointing": False, "devices": 1,
+        "plugins": [MixedPrecision("16-mixed", "cpu", scaler=run.scaler)], "enable_progress_bar": False,
+        "enable_model_summary": False,
+    } | options)  # fmt: skip
+    is_loader = hasattr(batches, "__iter__") and hasattr(batches, "state_dict")
+    loader = batches if is_loader else torch.utils.data.DataLoader(list(batches), batch_size=None)
+    trainer.fit(Module(), loader, ckpt_path=load, weights_only=False)
+    return trainer
+
+
 def transformers_trainer(model, scaler, begin=lambda trainer: None, callbacks=(), steps=STEPS, **options):
     """Returns the trainer, which had trained."""
     import transformers

@@ -99,6 +99,37 @@ def trained(scale, fused, clip, wait, **rules):
     return log, [parameter.tolist() for parameter in model.parameters()]
 
 
+def apart(policy):
+    """Two optimizers step as one, and a third one after the update()."""
+    one, log = GradScaler("cpu", 4.0, policy=policy, growth_interval=1), []
+    optimizers = [sgd(torch.zeros(3), fused=fused) for fused in (False, True, False)]
+    for bad in None, 0, None, 1:
+        for i, optimizer in enumerate(optimizers):
+            (weight,) = parameters(optimizer)
+            weight.grad = torch.full((3,), NAN if i == bad else one.get_scale() * (i + 1))
+        one.scale(torch.ones((), requires_grad=True))
+        log.append(one.step_all(optimizers[:2], max_norm=2.0).item())
+        for late in False, True:
+            if late:
+                one.step(optimizers[2])
+            log.append((one.report.scale, one.step_was_skipped))
+            one.update()
+            log.append((one._memory.read().events & Event.STALE, one.metrics()["loss_scale"]))
+    return log, [parameter.tolist() for optimizer in optimizers for parameter in parameters(optimizer)]
+
+
+@pytest.mark.parametrize("policy", [None, "recommended"])
+@pytest.mark.filterwarnings("ignore:update.. was called between")
+def test_optimizers_that_step_as_one_and_late_gradients_on_a_device_are_as_on_the_host(device, policy):
+    waits_after(device, *("gsc_unscale", "gsc_measure", "gsc_report_merge", "gsc_factor_clip_grad_norm"))
+    waits_after(device, "gsc_state_update", "gsc_state_init_from")
+    there = apart(policy)
+    device.undo()
+    assert there == apart(policy)
+    events = [entry for entry in there[0] if isinstance(entry, tuple) and not isinstance(entry[1], bool)]
+    assert [bool(stale) for stale, _ in events] == [False, True] * 4
+
+
 RULES = [
     {"growth_interval": 3, "hold_bad_loss": True},
     {"growth_interval": 3},

@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: MIT
 """What follows a scaler is, after a run with skipped steps, as after a run without these batches."""
 
+import contextlib
 import copy
 import pickle
 import warnings
 
 import pytest
 import torch
-from conftest import begun
+from conftest import begun, sgd
 from torch.optim import lr_scheduler, swa_utils
 
-from gradscaler.torch import GradScaler
+from gradscaler import BadLoss, Cause, Policy
+from gradscaler.torch import GradScaler, StallError
 
 BAD = (0, 3, 4, 9)
 SCHEDULES = {
@@ -139,3 +141,58 @@ def test_torchs_class_loads_the_state_of_a_scaler_with_followers():
     loop = Loop("cosine", False).run(range(3))
     torch.amp.GradScaler("cpu").load_state_dict(loop.scaler.state_dict())
     assert not {name for name in loop.schedule.state_dict() if "gradscaler" in name or "scaler" in name}
+
+
+class ToldError(Exception):
+    pass
+
+
+@pytest.mark.parametrize("backend", [None, "torch"])
+@pytest.mark.parametrize("fused", [False, True])
+def test_on_skip_gets_the_cause_and_its_error_leaves_a_whole_scaler(fused, backend):
+    told = []
+
+    def on_skip(reason):
+        told.append((Cause(reason.cause).name, reason.message.decode()))
+        raise ToldError
+
+    policy = Policy("guard", guard_norm=4.0, guard_warmup=0, bad_loss_rule=BadLoss.HOLD)
+    one, other = (begun(GradScaler("cpu", policy=policy, on_skip=each, backend=backend)) for each in (on_skip, None))
+    for value, cause in (1.0, None), (torch.nan, "OVERFLOW"), (5.0, "OUTLIER"), ("loss", "BAD_LOSS"), (2.0, None):
+        for each in one, other:
+            optimizer = sgd(w=[1.0 if value == "loss" else value], fused=fused)
+            if value == "loss":
+                each.scale(torch.tensor(torch.inf))
+            each.step(optimizer)
+            with pytest.raises(ToldError) if each is one and cause else contextlib.nullcontext():
+                each.update()
+        assert told[-1:] == ([(cause, one.reason)] if cause else told[-1:])
+        assert bytes(one._state()) == bytes(other._state()) and not one._per_optimizer_states
+        assert one.step_was_skipped is other.step_was_skipped is (cause is not None)
+    assert len(told) == 3 and "the norm, 5, is above 4" in told[1][1]
+
+
+def test_a_stall_is_raised_also_if_on_skip_fails_and_a_long_reason_is_cut():
+    def on_skip(reason):
+        raise ToldError
+
+    one = begun(GradScaler("cpu", policy=Policy("torch", max_failed_backoffs=1, min_scale=65536.0), on_skip=on_skip))
+    one.step(sgd(w=[torch.inf]))
+    with pytest.raises(StallError) as stopped:
+        one.update()
+    assert isinstance(stopped.value.__context__, ToldError)
+    told, name = [], "ä" * 400
+    one = begun(GradScaler("cpu", policy=Policy("torch", guard_norm=9.0), init_scale=1.0, on_skip=told.append))
+    optimizer = sgd(**{name: [2.0], f"{name}2": [3.0]})
+    for _ in range(2):
+        one.step(optimizer)
+        one.update()
+        optimizer.param_groups[0]["params"][0].grad.fill_(30.0)
+    sentence = told[0].message.decode()
+    assert len(told) == 1 and len(told[0].message) in (510, 511) and sentence.endswith("ä...")
+    assert one.reason.startswith(sentence.removesuffix("...")) and sentence.startswith(
+        "skipped: the norm, 30.1496, is above"
+    )
+    with pytest.raises(TypeError, match="on_skip=3: expected a function that takes a gradscaler.Reason"):
+        GradScaler("cpu", on_skip=3)
+    assert pickle.loads(pickle.dumps(GradScaler("cpu", on_skip=print)))._options.on_skip is print

@@ -90,6 +90,50 @@ def fused_optimizers_agree(mesh):
     assert all(local(parameter.detach()).eq(0).all() for _, parameter in parameters)
 
 
+def several_optimizers_step_on_all_ranks_or_on_none(mesh):
+    """With spread, copied and plain gradients, over a mesh for each optimizer and over a group."""
+    for bad in None, 0, 1:
+        for sharded in False, True:
+            one, found = (
+                scaler(**({"process_group": dist.group.WORLD, "sharded": True} if sharded else {})),
+                spread(mesh),
+            )
+            if sharded:
+                found = [(name, torch.nn.Parameter(torch.zeros_like(local(p.detach())))) for name, p in found]
+                for (_, p), (_, q) in zip(found, spread(mesh), strict=True):
+                    p.grad = local(q.grad)
+            optimizers = [torch.optim.SGD(found[:2], 1.0), torch.optim.AdamW(found[2:3], 1.0, fused=True)]
+            optimizers.append(torch.optim.SGD(found[3:], 1.0))
+            if bad is not None and is_last():
+                local(found[bad][1].grad).view(-1)[-1:] = INF
+            norm = one.step_all(optimizers, max_norm=1.0)
+            one.update()
+            assert len(set(everyone(norm.item()))) == 1
+            moved = [bool(local(p.detach()).any()) for _, p in found if local(p).numel()]
+            assert moved == [bad is None] * len(moved) and one.step_was_skipped == (bad is not None)
+            assert one.get_scale() == (4.0 if bad is None else 2.0)
+            if bad is None and not sharded:
+                expected = torch.cat([gradient.flatten() for gradient in whole()]).double().norm() / 4
+                assert norm.item() == pytest.approx(expected.item(), rel=1e-6)
+                moved = found[0][1].detach().full_tensor()
+                torch.testing.assert_close(moved, -whole()[0] / 4 / (expected.float() + 1e-6))
+
+
+def a_dummy_step_is_one_on_all_ranks_or_on_none(mesh):
+    for touches in False, True:
+        parameters, one = spread(mesh), scaler()
+        optimizer = torch.optim.AdamW(parameters, lr=0.0)
+        make_step(one, optimizer)
+        before = bytes(one._state())
+        for _, parameter in parameters:
+            parameter.grad = torch.zeros_like(parameter)
+        if touches and is_last():
+            print(one.get_scale())
+        make_step(one, optimizer)
+        assert (bytes(one._state()) == before) is not touches
+        assert len(set(everyone(one._get_growth_tracker()))) == 1
+
+
 def a_rank_without_gradients_does_not_keep_the_others_waiting(mesh):
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
@@ -250,6 +294,7 @@ def the_cause_is_named_on_all_ranks_and_the_model_can_be_moved_then(_):
 
 
 CLAIMS = [gradients_are_unscaled_and_clipped_by_the_norm_of_all, one_bad_element_anywhere_stops_all]
+CLAIMS += [several_optimizers_step_on_all_ranks_or_on_none, a_dummy_step_is_one_on_all_ranks_or_on_none]
 CLAIMS += [fused_optimizers_agree, a_rank_without_gradients_does_not_keep_the_others_waiting]
 CLAIMS += [the_cause_is_named_on_all_ranks_and_the_model_can_be_moved_then]
 CLAIMS += [the_last_bad_rank_and_its_parameter_are_named, the_loss_of_a_rank_is_that_of_all]

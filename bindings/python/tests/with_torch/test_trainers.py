@@ -36,6 +36,10 @@ def assert_logged(received, scaler, model):
     assert [float(log["gradscaler/skip"]) for log in received] == [1, 0, 1]
     assert [float(log["gradscaler/loss_scale"]) for log in received] == [512, 512, 256]
     assert [float(log["gradscaler/total_overflows"]) for log in received] == [1, 1, 2]
+    for log in received:
+        assert (log.get("gradscaler/reason") or "none").startswith(
+            "skipped: " if float(log["gradscaler/skip"]) else "none"
+        )
     assert scaler.asked == 1 + len(received)  # at the start, and when it is logged
     assert scaler.report.bad and set(scaler.report.bad) <= {name for name, _ in model.named_parameters()}
 
@@ -53,6 +57,8 @@ def test_lightning(tmp_path, accumulate):
     )  # fmt: skip
     with open(f"{logger.log_dir}/metrics.csv") as file:
         rows = list(csv.DictReader(file))
+    reasons = {row["step"]: row["gradscaler/reason"] for row in rows if row["gradscaler/reason"]}
+    rows = [row | {"gradscaler/reason": reasons.get(row["step"])} for row in rows if row["loss"]]
     assert [row["step"] for row in rows] == ["1", "3", "5"] and all(row["loss"] for row in rows)
     assert_logged(rows, scaler, module)
 
@@ -132,7 +138,7 @@ def test_ignite():
 
     class OutputHandler(BaseOutputHandler):
         def __call__(self, engine, logger, event_name):
-            values = self._setup_output_metrics_state_attrs(engine, key_tuple=False)
+            values = self._setup_output_metrics_state_attrs(engine, log_text=True, key_tuple=False)
             received.append({name.removeprefix("training/"): value for name, value in values.items()})
 
     class Logger(BaseLogger):
@@ -143,7 +149,7 @@ def test_ignite():
             raise NotImplementedError
 
     scaler, model = made()
-    metrics = trainers.Metrics(scaler, torch.nn.DataParallel(model))
+    metrics = trainers.Metrics(scaler, torch.nn.DataParallel(model), text=True)
 
     def begin(trainer):
         every = Events.ITERATION_COMPLETED(every=EVERY)
@@ -169,7 +175,27 @@ def transformers_with(model, scaler):
     programs.transformers_trainer(model, scaler, trainers.add_to_transformers)
 
 
+def lightning_skips_with(model, scaler):
+    programs.lightning_trainer(model, scaler, callbacks=[trainers.lightning_skips()])
+
+
+def transformers_skips_with(model, scaler):
+    programs.transformers_trainer(model, scaler, trainers.transformers_skips)
+
+
+def accelerate_skips_with(model, scaler):
+    import accelerate
+
+    accelerator = accelerate.Accelerator(cpu=True)
+    accelerator.scaler = scaler
+    trainers.accelerate_skips(accelerator)
+
+
 LINES = {
+    "lightning.pytorch": (lightning_skips_with, r"Trainer\(plugins=\[MixedPrecision\(.*scaler="),
+    "transformers.trainer": (transformers_skips_with, r"trainer\.accelerator\.scaler = .*before trainer\.train"),
+    "accelerate.optimizer": (accelerate_skips_with, r"accelerator\.scaler = .*before accelerator\.prepare"),
+    "ignite.engine": (lambda _, scaler: trainers.ignite_skips(None, scaler), r"scaler = gradscaler\.torch\.GradScaler"),
     "lightning": (lightning_with, r"Trainer\(plugins=\[MixedPrecision\(.*scaler="),
     "transformers": (transformers_with, r"trainer\.accelerator\.scaler = .*before trainer\.train"),
     "accelerate": (accelerate_with, r"accelerator\.scaler = .*before accelerator\.prepare"),

@@ -24,6 +24,9 @@ Other policies can also guard: Policy("recommended", guard_norm=20).
 - complex gradients are unscaled, and gradients in bfloat16 and float8 on every device
 - DTensors of several meshes, or beside plain tensors, are unscaled; Partial ones are refused: their sum is not known
 - a gradient that two parameters share is unscaled once; gradients that overlap only in part are refused
+- the step with gradients and learning rates of 0 that torch.distributed.checkpoint makes before it loads moves no scale
+- gradients that are unscaled after the update() that followed their loss are divided by the scale of the loss, if a
+  policy other than torch's is given; with torch's they are divided as by torch, and a warning says so once
 - a fused optimizer can step again after its step failed; torch then divides its gradients by the scale once more
 - found_inf is one tensor, on the device of the scale; other devices get copies
 - new_scale can have any shape of one element, and can be an int

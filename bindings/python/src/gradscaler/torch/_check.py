@@ -25,6 +25,26 @@ _F16 = 1 << c.GSC_F16
 _NOTHING = Report(kind=ReportKind.TENSORS)
 
 
+class Joint:
+    """Several optimizers as one, for a check of all their gradients. It keeps none of them alive."""
+
+    def __init__(self, optimizers: Iterable[torch.optim.Optimizer]) -> None:
+        self._members = [weak(optimizer) for optimizer in optimizers]
+
+    @property
+    def optimizers(self) -> list[torch.optim.Optimizer]:
+        return [optimizer for member in self._members if (optimizer := member()) is not None]
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        return [group for optimizer in self.optimizers for group in optimizer.param_groups]
+
+
+def members(optimizer: Any) -> list[torch.optim.Optimizer]:
+    """Returns the optimizers that a check is of."""
+    return optimizer.optimizers if isinstance(optimizer, Joint) else [optimizer]
+
+
 class FoundInf(dict[torch.device, torch.Tensor]):
     """found_inf by device, as in torch's class: it keeps one tensor and copies it to other devices on demand."""
 
@@ -41,7 +61,7 @@ class Check:
         self.report, self.gradients, self._memory = report, gradients, memory
         self.found_inf = memory.found_inf(report)
         self._version = None if self.found_inf.is_inference() else self.found_inf._version
-        self.scale: Any = memory.scale()  # on a device a tensor
+        self.scale: Any = memory.scale()  # on a device a tensor; if the gradients are late, the scale of their loss
         self.captured = memory.captures()  # in a CUDA graph: each replay makes a new report
         self.found_inf_by_device = FoundInf()  # other code can write to it
         self.norm: torch.Tensor | None = None  # before clipping
@@ -125,7 +145,7 @@ class Checks:
     def of(self, optimizer: torch.optim.Optimizer) -> Check | None:
         for key, check in self.by_optimizer.items():
             known = check.optimizer()
-            if known is optimizer or (known is None and key == id(optimizer)):
+            if any(each is optimizer for each in members(known)) or (known is None and key == id(optimizer)):
                 return check
         return None
 
@@ -137,7 +157,7 @@ class Checks:
         for key, skipped in self.skipped.items():
             if not isinstance(skipped, bool):
                 skipped = any(found.item() for found in skipped)
-                if key not in self.by_optimizer or not self.by_optimizer[key].captured:
+                if not any(check.captured for check in self.by_optimizer.values()):
                     self.skipped[key] = skipped  # each replay of a CUDA graph steps again
             if skipped:
                 return True
@@ -159,7 +179,10 @@ class Checks:
 
 @dataclasses.dataclass
 class Call:
-    """The arguments of a check of an optimizer. If `writes`, the gradients are multiplied by the factor's inverse."""
+    """The arguments of a check of an optimizer. If `writes`, the gradients are multiplied by the factor's inverse.
+
+    If it also `folds`, the caller multiplies them after the check, by the factor and a clip in one pass.
+    """
 
     optimizer: torch.optim.Optimizer
     torchs: dict[str, Any]  # torch's entry in _per_optimizer_states
@@ -171,6 +194,7 @@ class Call:
     factor: Any
     names: Names
     losses: torch.Tensor | None = None  # of this step, on the device of the memory
+    folds: bool = False
 
     def run(self, ranks: Any, sharded: bool) -> tuple[Check, bool]:
         """Returns the check, and whether this rank or another rank of its group has gradients."""
@@ -194,7 +218,7 @@ class Call:
                 return Check(group.report, Gradients([group]), self.memory), bool(grads)
         found = sorted_gradients(optimizer, grads, self.want, self.names, self.writes, memory)
         self._run(found.groups)
-        found.check_others(self.writes, self.factor, memory)
+        found.check_others(self._writes_now(), self.factor, memory)
         if [(group.device, group.indices) for group in found.groups] == [(memory.home, list(range(len(grads))))]:
             return Check(found.groups[0].report, found, self.memory), True
         report = _device.merged(torch.cat([found.reports(memory.table), *self._report_of_losses()]), self.policy)
@@ -207,12 +231,15 @@ class Call:
         for group in groups:
             try:
                 losses = self.losses if group.device == self.memory.home else None
-                group.run(self.writes, self.factor, self.memory, self.policy, self.want, losses)
+                group.run(self._writes_now(), self.factor, self.memory, self.policy, self.want, losses)
             except c.Error as error:
                 _explain(error, self.optimizer, self.names, group.indices)
                 raise
-            if self.writes and self.torchs["stage"] is OptState.READY:
+            if self._writes_now() and self.torchs["stage"] is OptState.READY:
                 self.torchs["stage"] = OptState.UNSCALED
+
+    def _writes_now(self) -> bool:
+        return self.writes and not self.folds
 
     def _report_of_losses(self) -> list[torch.Tensor]:
         """Returns a row with the report of the losses, if they are given."""
@@ -239,7 +266,7 @@ class Call:
             losses = self._report_of_losses()
             found = sorted_gradients(self.optimizer, grads, self.want, self.names, self.writes, memory)
             self._run(found.groups)
-            found.check_others(self.writes, self.factor, memory)
+            found.check_others(self._writes_now(), self.factor, memory)
             each = found.reports(home)
             at = {i: row for row, i in enumerate(sorted(found.order()))}
             parts = {

@@ -21,8 +21,8 @@ from ._options import NUMBERS, Options
 
 _RULES = NUMBERS[1:]
 _NOT_SAVED = (
-    *("_options", "_is_guarded", "_holds", "_wants"),
-    *("_memory", "_checks", "_guard", "_names", "_losses", "_steps"),
+    *("_options", "_is_guarded", "_holds", "_wants", "_divides_as_torch"),
+    *("_memory", "_checks", "_guard", "_names", "_losses", "_steps", "_joint", "_uses", "_last_skip", "_scale_tensor"),
 )
 _ENTRIES = ("scale", *_RULES, "_growth_tracker")
 _OURS = "gradscaler"  # a sixth entry, with all rules and counts
@@ -61,9 +61,10 @@ class Checkpoints:
             what the format cannot hold
         prefix: the start of the keys
         """
-        state = super().state_dict()
         if not self._enabled:
-            return state
+            return super().state_dict()
+        with self._untouched():
+            state = super().state_dict()
         current = self._state()
         if format is not None:
             state, self.notes = _checkpoints.save(self._policy, current, format, prefix)
@@ -98,11 +99,11 @@ class Checkpoints:
         self._follow(policy)
         self._init_growth_tracker = state.good_steps
         self._init_scale = state_dict["scale"] if notes is None else state.factor.scale  # torch's, unrounded
-        if self._scale is None:
+        if self._scale_tensor is None:
             self._memory = HostState(state)
         else:
-            self._memory = self._start(state, self._scale)
-            self._memory.publish(self._scale, self._growth_tracker)
+            self._memory = self._start(state, self._scale_tensor)
+            self._memory.publish(self._scale_tensor, self._growth_tracker)
         if self._history is not None:
             self._history.restart()
         return notes
@@ -121,7 +122,8 @@ class Checkpoints:
             warnings.warn(f"{why}, and they replace GradScaler's", stacklevel=3)
 
     def __getstate__(self) -> dict[str, Any]:
-        state = super().__getstate__()
+        with self._untouched():
+            state = super().__getstate__()
         for name in _NOT_SAVED:
             del state[name]
         for name in ("_history", "_trace"):

@@ -11,7 +11,7 @@ import torch
 
 from .._policy import Policy
 from .._report import Report, explained
-from .._structs import Event, Guard, State
+from .._structs import Event, Guard, Reason, State
 from . import _device
 from ._check import Check, sorted_gradients
 from ._grads import gradients, with_gradients
@@ -99,17 +99,18 @@ class Judge:
         order = sorted(range(len(shares)), key=lambda i: usual[i] - shares[i])[:3]
         return {at(called, i): (usual[i], shares[i]) for i in order if shares[i] > usual[i]}
 
-    def reason(self, reports: Iterable[Report]) -> str:
-        """Returns why the last step was skipped, clipped or let through as an outlier; empty if it was taken."""
+    def reason(self, reports: Iterable[Report]) -> tuple[Reason, str]:
+        """Returns why the last step was skipped, clipped or let through as an outlier, and the whole sentence."""
         if self.last is None:
-            return ""
+            return Reason(), ""
         before, state = (memory.read() for memory in self.last)
-        why = explained(state).message.decode()
+        reason = explained(state)
+        why = reason.message.decode()
         if not state.events & OUTLIER:
-            return why
+            return reason, why
         steps = "1 step" if before.guard_count == 1 else f"{before.guard_count} steps"
         usual = f"; the mean of {steps} is {before.guard_mean:.4g}" if before.guard_count else ""
-        return why + usual + grown_words(reports)
+        return reason, why + usual + grown_words(reports)
 
 
 def grown_words(reports: Iterable[Report]) -> str:

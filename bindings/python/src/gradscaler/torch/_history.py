@@ -23,7 +23,7 @@ from ._memory import HostState, LateCopy
 from ._names import Names
 from ._stall import stalled
 
-_SKIPPED = int(Event.SKIPPED)
+_SKIPPED, _ROOM = int(Event.SKIPPED), Reason.message.size
 
 
 class Observed:
@@ -149,18 +149,23 @@ class Observed:
         the threshold, the usual norm, and the parameters in report.grew, which contribute more to the norm than usual;
         on several ranks, only this rank's parameters.
         """
+        return self._explained()[1]
+
+    def _explained(self) -> tuple[Reason, str]:
+        """Returns the reason and its whole sentence; `message` has the first 511 bytes."""
         reports = self._reports()
         if not any(tensor.item() for tensor in self._checks.found_inf()):
-            return self._guard.reason(reports)
+            return _said(*self._guard.reason(reports))
         checks, reason = overflowed(self._checks.by_optimizer.values()), Reason()
         if not checks and not any(report.found_inf for report in reports):
-            why = explained(self._skipped_state()).message.decode()
-            return f"{why}; the gradients are finite, so other code has written found_inf"
+            reason = explained(self._skipped_state())
+            why = f"{reason.message.decode()}; the gradients are finite, so other code has written found_inf"
+            return _said(reason, why)
         state, report = self._skipped_state(), joint_report(reports, checks, self._names)
         state.status = next((each.status for each in reports if each.status), state.status)
         known = Overflow(checks, self._names).evidence(report) if checks else (None, None, None, None)
         c.gsc_state_reason(state, report, *known, reason)
-        return reason.message.decode()
+        return reason, reason.message.decode()
 
     def _state_of_reports(self) -> State:
         """Returns the state after the update with the present reports, also before that update."""
@@ -196,12 +201,20 @@ class Observed:
     def _stall(self, state: State, optimizer: torch.optim.Optimizer | None = None) -> None:
         """Raises a StallError, or passes it to on_stall; `optimizer` is the optimizer of the current step."""
         optimizers = [check.optimizer() for check in self._checks.by_optimizer.values()]
-        optimizers = {id(each): each for each in [*optimizers, optimizer] if each is not None}
+        if optimizer is not None and self._checks.of(optimizer) is None:
+            optimizers.append(optimizer)
+        optimizers = {id(each): each for each in optimizers if each is not None}
         facts = self._names, self._losses.step, self._checks.are_stale
         error = stalled(self._policy, state, self._reports(), *facts, optimizers.values())
         if self._options.on_stall is None:
             raise error
         self._options.on_stall(error)
+
+
+def _said(reason: Reason, sentence: str) -> tuple[Reason, str]:
+    text = sentence.encode()
+    reason.message = text if len(text) < _ROOM else text[: _ROOM - 4].decode(errors="ignore").encode() + b"..."
+    return reason, sentence
 
 
 def _whole(reports: list[Report]) -> Report | None:

@@ -117,8 +117,11 @@ class Losses:
             self._orders.begin_step()
         return self.step
 
-    def add(self, losses: Any, scaled: Any = None, judges: bool = False) -> None:
-        """Keeps the losses of a call of scale(). If it `judges`, `scaled` has what scale() returns for them."""
+    def add(self, losses: Any, scaled: Any = None, judges: bool = False) -> bool:
+        """Keeps the losses of a call of scale(), and returns whether one has a graph.
+
+        If it `judges`, `scaled` has what scale() returns for them.
+        """
         if isinstance(losses, torch.Tensor):
             step = self.begin_step()
             try:
@@ -131,9 +134,12 @@ class Losses:
                     self._orders.learn(losses.grad_fn)
             if judges and size is not None:
                 step.judged.add(losses, scaled)
-        elif isinstance(losses, list | tuple):
-            for loss, each in zip(losses, scaled if judges else losses, strict=True):
-                self.add(loss, each, judges)
+            return losses.requires_grad
+        if not isinstance(losses, list | tuple):
+            return False
+        pairs = zip(losses, scaled if judges else losses, strict=True)
+        found = [self.add(loss, each, judges) for loss, each in pairs]
+        return any(found)
 
     def are_finite(self) -> bool | None:
         """Returns whether the judged losses are finite; None if there is none. Waits for their device."""

@@ -27,6 +27,7 @@ MOST = 2**31 - 1
 _FOUND_INF = tuple(torch.full((), value, dtype=torch.float32, device=CPU) for value in (0.0, 1.0))
 _LOSS = Report.loss.offset // 4
 _INVERSE, _INVERSE_F32 = Factor.inverse.offset // 8, Factor.inverse_f32.offset // 4
+_GENERATION = Factor.generation.offset // 8
 
 
 def initial_state(policy: Policy) -> State:
@@ -136,6 +137,10 @@ class HostState:
             factor.inverse = factor.inverse_f32
         return factor
 
+    def date(self, factor: Factor) -> None:
+        """Marks a factor as one of this state: an update of a later state then knows that its gradients are late."""
+        factor.generation = self.words.factor.generation
+
     @staticmethod
     def factor_of(inverse: torch.Tensor) -> Factor:
         value = inverse.item()
@@ -208,12 +213,14 @@ class HostState:
         return torch.tensor(value, dtype=torch.float32, device=CPU)  # not torch's default dtype and device
 
     @staticmethod
-    def clip(report: Report, max_norm: float) -> Factor | None:
-        """Returns the factor that clips the gradients to `max_norm`, or None if they need no clip."""
-        if report.overflow or math.sqrt(report.sum_squares) <= max_norm:
+    def clip(report: Report, max_norm: float, factor: Factor | None = None) -> Factor | None:
+        """Returns `factor`, or 1, times the clip to `max_norm`; None if nothing is left to multiply by."""
+        if report.overflow:
             return None
+        if math.sqrt(report.sum_squares) <= max_norm:
+            return factor
         clip = Factor()
-        c.gsc_factor_clip_grad_norm(None, None, report, max_norm, clip)
+        c.gsc_factor_clip_grad_norm(None, factor, report, max_norm, clip)
         return clip
 
 
@@ -315,6 +322,9 @@ class DeviceState:
             inverse.copy_(torch.where(torch.isfinite(rounded) & (rounded > 0), rounded, inverse))
         return words
 
+    def date(self, factor: torch.Tensor) -> None:
+        factor.view(torch.int64)[_GENERATION] = self.words.view(torch.int64)[_GENERATION]
+
     @staticmethod
     def factor_of(inverse: torch.Tensor) -> torch.Tensor:
         value = inverse.reshape(1).double()
@@ -379,9 +389,9 @@ class DeviceState:
         squares = report.view(torch.float64)[Report.sum_squares.offset // 8]
         return torch.where(_device.words(report)[_device.OVERFLOW] != 0, math.inf, squares.sqrt()).float()
 
-    def clip(self, report: torch.Tensor, max_norm: float) -> torch.Tensor:
+    def clip(self, report: torch.Tensor, max_norm: float, factor: torch.Tensor | None = None) -> torch.Tensor:
         clip = torch.empty(FACTOR, dtype=torch.uint8, device=self.home)
-        c.gsc_factor_clip_grad_norm(_device.on(self.home), None, report, max_norm, clip)
+        c.gsc_factor_clip_grad_norm(_device.on(self.home), factor, report, max_norm, clip)
         return clip
 
 

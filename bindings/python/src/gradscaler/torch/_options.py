@@ -31,6 +31,7 @@ class Options:
     allow_fp16: bool = False
     want: int = 0
     on_stall: Callable[[Any], Any] | None = None
+    on_skip: Callable[[Any], Any] | None = None
     group: Any = None
     sharded: bool = False
     backend: str | None = None
@@ -40,6 +41,8 @@ class Options:
             raise TypeError(f"want={self.want!r}: expected a union of gradscaler.Want, such as Want.NORM | Want.AMAX")
         if self.on_stall is not None and not callable(self.on_stall):
             raise TypeError(f"on_stall={self.on_stall!r}: expected a function that takes a StallError")
+        if self.on_skip is not None and not callable(self.on_skip):
+            raise TypeError(f"on_skip={self.on_skip!r}: expected a function that takes a gradscaler.Reason")
         if isinstance(self.group, int | str):
             raise TypeError(f"process_group={self.group!r}: expected a torch.distributed group that has this rank")
         if self.backend not in (None, "torch"):

@@ -133,8 +133,8 @@ class PlainState(HostState):
     def norm(self, report: Report) -> torch.Tensor:
         return super().norm(self.read_report(report)).to(self.home, non_blocking=True)
 
-    def clip(self, report: Report, max_norm: float) -> Factor | None:
-        return super().clip(self.read_report(report), max_norm)
+    def clip(self, report: Report, max_norm: float, factor: Factor | None = None) -> Factor | None:
+        return super().clip(self.read_report(report), max_norm, factor)
 
 
 def _versions(scale: torch.Tensor, good: torch.Tensor) -> tuple:

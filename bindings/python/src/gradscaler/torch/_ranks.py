@@ -99,6 +99,14 @@ def gathered(report: torch.Tensor, group: Any) -> torch.Tensor | None:
     return every.to(report.device)
 
 
+def all_agree(flag: bool, meshes: Iterable[Any]) -> bool:
+    """Returns whether the flag is set on all ranks of the meshes."""
+    own = torch.tensor([flag], dtype=torch.uint8, device=_device.CPU)
+    for every in (gathered(own, group) for mesh in meshes for group in groups(mesh)):
+        own.mul_(flag if every is None else every.amin())
+    return bool(own)
+
+
 def set_rank(report: torch.Tensor, policy: Policy | None, state: Any) -> None:
     """Sets the rank of a report, and its digest; an invalid state makes it the report of a failed rank."""
     where = _device.writing_failures(report.device)

@@ -3,20 +3,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from .. import _gradscaler as c
-from .._arguments import _number
+from .._arguments import _number, _warn_caller
 from .._policy import Policy, traits, warn_of_no_gradients
 from .._report import Report
-from .._structs import Event, State, Status, Trait, Want
+from .._structs import Event, Reason, State, Status, Trait, Want
 from . import _device, _memory, _ranks
-from ._check import Call, Check, Checks, FoundInf
+from ._check import Call, Check, Checks, FoundInf, Joint, members
 from ._checkpoint import Checkpoints
 from ._follow import Follower, Steps, copy_unless
 from ._grads import Gradients, with_gradients
@@ -29,12 +30,35 @@ from ._plain import start
 from ._stall import StallError
 from ._torch import Base, OptState, TorchGradScaler, call_compiled, eager, is_torchs, lacks_cuda
 from ._trace import Traced
+from ._uses import Uses, is_dummy
 
 _NORM, _GUARDS, _NEEDS_NORM, _HOLDS = map(int, (Want.NORM, Trait.GUARDS, Trait.NEEDS_NORM, Trait.HOLDS))
-_EMPTY = int(Event.EMPTY)
+_EMPTY, _SKIPPED = int(Event.EMPTY), int(Event.SKIPPED)
 _NO_NORM = (
     "_unscale_grads_ was replaced, or called with another inverse, so nobody has taken the norm that the guard of the "
     "policy judges by: call GradScaler's with the arguments that it was called with, or take a policy without a guard"
+)
+
+_LATE = (
+    "update() was called between scale() and step(): the gradients are divided by the present scale, which may not be "
+    "the scale of their loss. Call update() once in each step, after the last optimizer. Policies other than torch's "
+    "divide by the scale of the loss"
+)
+_ANOTHER_STEP = (
+    "A loss was scaled since then, so the step before has ended without update(), such as by `continue`: call update() "
+    "at the end of each step, also if you skip step()."
+)
+_ANOTHER_CALLER = (
+    "No loss was scaled since then, so two places unscale in one step, such as two clips, or your code and a trainer: "
+    "leave one of them out. Also call update() if you skip step()."
+)
+_NOT_CHECKED = (
+    "A loss was scaled, but nobody has checked its gradients, such as after `continue`: call step() or unscale_() with "
+    "each optimizer before update(), or leave update() out with them."
+)
+_TWICE = (
+    "No loss was scaled since the last update(): call it once in each step, after scale(), and step() or unscale_() "
+    "with each optimizer. A trainer can have called it already, as the optimizers of accelerate do."
 )
 
 
@@ -55,6 +79,9 @@ class GradScaler(Checkpoints, Traced, Observed, Base):
     on_stall: called with a StallError if no further step can succeed; training then goes on. Without it the error is
         raised. A step can no longer succeed if the scale is 0 or the policy stops. on_stall, like min_scale, makes the
         policy stop after ten overflows in a row that could not lower the scale, unless it sets max_failed_backoffs
+    on_skip: called at the end of update() with a gradscaler.Reason if the step was skipped; its `cause` is a
+        gradscaler.Cause, its `message` the sentence of `reason` in bytes. An error in it leaves update(), which is
+        finished by then. With a fused optimizer each update() then waits for the device
     process_group: ranks that agree on overflow and norm, for plain tensors. DDP needs none, because its gradients are
         equal on all ranks after backward; DTensors agree over their meshes by themselves
     sharded: True if the ranks of process_group have different gradients, as in pipelines and sharded optimizers; their
@@ -64,7 +91,8 @@ class GradScaler(Checkpoints, Traced, Observed, Base):
         process_group, or a mesh of DTensors, of all ranks
     backend: "torch" unscales with torch's operations also on the CPU and on NVIDIA's devices, as on all others
 
-    Beyond torch: unscale_(optimizer, max_norm=...) clips and returns the norm; `report` describes the last gradients,
+    Beyond torch: unscale_(optimizer, max_norm=...) clips and returns the norm; step_all(optimizers) steps with all of
+    them or none; follow(schedule) holds a schedule back after a skipped step; `report` describes the last gradients,
     `report.bad` names the parameters that overflowed (see name_parameters), from the cause on, and `reason` says why a
     step was skipped; `step_was_skipped` also works with fused optimizers. help(gradscaler.torch) lists the differences
     from torch's class.
@@ -91,6 +119,7 @@ class GradScaler(Checkpoints, Traced, Observed, Base):
         allow_fp16: bool = False,
         want: int = 0,
         on_stall: Callable[[StallError], Any] | None = None,
+        on_skip: Callable[[Reason], Any] | None = None,
         process_group: Any = None,
         sharded: bool = False,
         hold_bad_loss: bool | None = None,
@@ -101,7 +130,7 @@ class GradScaler(Checkpoints, Traced, Observed, Base):
         given = self._options.given
         pairs = zip(NUMBERS, (init_scale, growth_factor, backoff_factor, growth_interval), strict=True)
         fields = {name: number for name, number in pairs if name in given}
-        self._options = Options(given, allow_fp16, want, on_stall, process_group, sharded, backend)
+        self._options = Options(given, allow_fp16, want, on_stall, on_skip, process_group, sharded, backend)
         self._follow(Policy("torch"))
         self._begin(_memory.initial_state(self._policy))
         if device == "cuda" and enabled and lacks_cuda():
@@ -123,12 +152,16 @@ class GradScaler(Checkpoints, Traced, Observed, Base):
         known = int(traits(policy))
         self._policy, self._is_guarded, self._holds = policy, known & _GUARDS != 0, known & _HOLDS != 0
         self._wants = self._options.want | (_NORM if known & _NEEDS_NORM else 0)
+        self._divides_as_torch = not policy.differences("torch").keys() - set(NUMBERS)
 
     def _begin(self, state: State) -> None:
         """Makes the attributes that are not pickled."""
         self._memory: _memory.HostState | _memory.DeviceState = _memory.HostState(state)
         self._checks, self._guard, self._names, self._losses = Checks(), Judge(), Names(), Losses()
         self._steps: Steps | None = None  # counted for followers
+        self._joint = Joint(())  # the optimizers of the last step_all()
+        self._uses, self._last_skip = Uses(), None  # if it is not None: why the last step that was skipped was
+        self._scale_tensor: torch.Tensor | None = None
 
     # ---- the rules: torch's methods read and write these three ----
 
@@ -160,6 +193,33 @@ class GradScaler(Checkpoints, Traced, Observed, Base):
     def _growth_interval(self, value: int) -> None:
         self._policy.growth_interval = value
 
+    # ---- torch's name for the scale: a program that reads it can multiply a loss by it ----
+
+    @property
+    def _scale(self) -> torch.Tensor | None:
+        if not self._enabled:  # as in torch's class
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute '_scale'")
+        self._uses.is_touched = True
+        return self._scale_tensor
+
+    @_scale.setter
+    def _scale(self, scale: torch.Tensor | None) -> None:
+        self._scale_tensor = scale
+
+    def _check_scale_growth_tracker(self, function: str) -> tuple[torch.Tensor, torch.Tensor]:
+        scale = self._scale_tensor
+        good = None if scale is None else self._growth_tracker
+        return super()._check_scale_growth_tracker(function) if good is None else (scale, good)
+
+    @contextlib.contextmanager
+    def _untouched(self) -> Iterator[None]:
+        """Reading the scale in it does not count as a use."""
+        before = self._uses.is_touched
+        try:
+            yield
+        finally:
+            self._uses.is_touched = before
+
     # ---- the state: torch's two tensors publish scale and count, and values that other code writes there count ----
 
     @eager
@@ -170,8 +230,8 @@ class GradScaler(Checkpoints, Traced, Observed, Base):
         dev, state = torch.device(dev), self._state()
         self._scale = torch.full((), state.factor.scale, dtype=torch.float32, device=dev)
         self._growth_tracker = torch.full((), state.good_steps, dtype=torch.int32, device=dev)
-        self._memory = self._start(state, self._scale)
-        self._memory.publish(self._scale, self._growth_tracker)
+        self._memory = self._start(state, self._scale_tensor)
+        self._memory.publish(self._scale_tensor, self._growth_tracker)
 
     def _start(self, state: State, scale: torch.Tensor) -> _memory.HostState | _memory.DeviceState:
         return start(state, scale, self._options.backend == "torch")
@@ -187,7 +247,7 @@ class GradScaler(Checkpoints, Traced, Observed, Base):
 
     def _state(self) -> State:
         """Returns the state, also before the first step."""
-        if self._scale is not None:
+        if self._scale_tensor is not None:
             return self._current("reading the state").read()
         self._memory.adopt(self._policy, self._init_scale, self._init_growth_tracker)
         return self._memory.read()
@@ -199,13 +259,14 @@ class GradScaler(Checkpoints, Traced, Observed, Base):
         if compiling and self._enabled and isinstance(outputs, torch.Tensor):
             if self._scale is None:
                 self._lazy_init_scale_growth_tracker(outputs.device)
-            return outputs * self._scale.to(
-                device=outputs.device, non_blocking=True
-            )  # torch.compile cannot trace torch's own
+            scale = self._scale_tensor.to(device=outputs.device, non_blocking=True)
+            return outputs * scale  # torch.compile cannot trace torch's own
         begins = self._losses.is_over
         scaled = super().scale(outputs)
         if self._enabled and not compiling:
-            self._losses.add(outputs, scaled, self._holds)
+            self._uses.scaled += 1
+            if self._losses.add(outputs, scaled, self._holds):
+                self._uses.add_loss()
             if begins:
                 self._checks.watch(scaled)
         return scaled
@@ -221,22 +282,18 @@ class GradScaler(Checkpoints, Traced, Observed, Base):
         clipping, a float32 tensor of no dimensions on the device of the scale. After an overflow the norm is infinite:
         drop the gradients. They are not clipped on the host; on a device, which is not waited for, they can be.
         """
-        if max_norm is not None and not 0 < _number("max_norm", max_norm) < math.inf:
-            why = "GradScaler(want=gradscaler.Want.NORM) and report.norm give the norm alone"
-            raise ValueError(f"max_norm={max_norm!r}: it must be finite and above 0; {why}")
+        _refuse_norm(max_norm)
         if not self._enabled:
             return None if max_norm is None else torch.nn.utils.clip_grad_norm_(with_gradients(optimizer), max_norm)
         self._current("unscale_")
         state = self._per_optimizer_states[id(optimizer)]
         if state["stage"] is OptState.UNSCALED:
-            raise RuntimeError(
-                "unscale_() has already been called on this optimizer since the last update(). "
-                "Call update() at the end of each step, also if you skip step()."
-            )
+            why = _ANOTHER_STEP if self._uses.scaled > state.get("scaled", 0) else _ANOTHER_CALLER
+            raise RuntimeError(f"unscale_() has already been called on this optimizer since the last update(). {why}")
         if state["stage"] is OptState.STEPPED:
             raise RuntimeError("unscale_() is being called after step(). Call it before step(), or update() first.")
         norm = self._check(optimizer, state, True, max_norm)
-        state["stage"] = OptState.UNSCALED
+        state["stage"], state["scaled"] = OptState.UNSCALED, self._uses.scaled
         return norm
 
     def _check_inf_per_device(self, optimizer: torch.optim.Optimizer) -> dict[Any, torch.Tensor]:
@@ -256,8 +313,9 @@ class GradScaler(Checkpoints, Traced, Observed, Base):
                 check = self._check_all(optimizer, state, writes, self._options.allow_fp16 or not writes, max_norm)
                 state["found_inf_per_device"] = check.found_inf_by_device
                 return check.norm
-            inverse = self._scale.double().reciprocal().float() if writes else torch.ones_like(self._scale)
-            found_inf = torch.zeros((), dtype=torch.float32, device=self._scale.device)
+            scale = self._scale_tensor
+            inverse = scale.double().reciprocal().float() if writes else torch.ones_like(scale)
+            found_inf = torch.zeros((), dtype=torch.float32, device=scale.device)
             inverse.check_arguments = state, writes, max_norm  # torch's method has no arguments for these
             state["found_inf_per_device"] = self._unscale_grads_(optimizer, inverse, found_inf, not writes)
             check = state.get("check")
@@ -301,25 +359,37 @@ class GradScaler(Checkpoints, Traced, Observed, Base):
         inverse: torch.Tensor | None = None,
     ) -> Check:
         """Checks all gradients; if it writes, multiplies them by `inverse`, by default the inverse of the scale."""
-        memory, options = self._memory, self._options
+        memory, options, late = self._memory, self._options, None
         if inverse is not None and memory.home != inverse.device:
             memory = self._start(memory.read(), inverse)
+        if inverse is None:
+            late = self._uses.of_loss(members(optimizer), memory.home)
+        if late is not None and self._divides_as_torch and "_told_of_late" not in vars(self):
+            self._told_of_late = True
+            _warn_caller(_LATE)
         if inverse is None and not memory.is_usable():
             self._stall(memory.read(), optimizer)
             check, has_gradients = Check(Report.of_flag(True), Gradients(), memory), True
         else:
             want = self._wants if max_norm is None else self._wants | _NORM
-            factor = memory.factor(bool(self._policy.arithmetic)) if inverse is None else memory.factor_of(inverse)
+            factor = self._factor(memory, late) if inverse is None else memory.factor_of(inverse)
             call = Call(optimizer, state, writes, fp16, want, self._policy, memory, factor, self._names)
+            call.folds = max_norm is not None and isinstance(optimizer, Joint)
             if self._holds and inverse is None:
                 call.losses = self._losses.judged(memory.home)
             check, has_gradients = call.run(options.group, options.sharded)
         if max_norm is not None:
             check.norm, check.clip = memory.norm(check.report), memory.clip(check.report, float(max_norm))
-            if check.clip is not None:
-                check.gradients.multiply(check.clip, memory)
+            by = check.clip
+            if isinstance(optimizer, Joint):
+                state["stage"] = OptState.UNSCALED
+                by = memory.clip(check.report, float(max_norm), self._factor(memory, late))
+            if by is not None:
+                check.gradients.multiply(by, memory)
         if writes:
             check.gradients.put_back()
+        if late is not None and not self._divides_as_torch:
+            check.scale = late.scale()
         check.found_inf_by_device = FoundInf({check.found_inf.device: check.found_inf} if has_gradients else {})
         if self._checks.begin():
             self._guard.last = None
@@ -330,6 +400,18 @@ class GradScaler(Checkpoints, Traced, Observed, Base):
             self._guard.share(optimizer, check, memory.table)
         check.gradients.release(check.host_report is not None and not check.host_report.overflow)
         return check
+
+    def _divides_late(self, optimizers: list[torch.optim.Optimizer]) -> bool:
+        """Returns whether gradients are divided by the scale that their loss had before an update()."""
+        return not self._divides_as_torch and self._uses.of_loss(optimizers, self._memory.home) is not None
+
+    def _factor(self, memory: Any, late: Any) -> Any:
+        """Returns the factor of gradients; `late` is the state by which their loss was scaled, or None."""
+        by = memory if late is None or self._divides_as_torch else late
+        factor = by.factor(bool(self._policy.arithmetic))
+        if late is not None:
+            late.date(factor)
+        return factor
 
     def _judge(self, optimizer: torch.optim.Optimizer, fused: bool) -> None:
         """Asks the guard about the gradients of the current step that have been checked so far."""
@@ -362,13 +444,19 @@ class GradScaler(Checkpoints, Traced, Observed, Base):
     def step(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> float | None:
         if not self._enabled:
             return super().step(optimizer, *args, **kwargs)
+        if self._is_dummy(optimizer, kwargs):
+            self._uses.had_dummy = True
+            return call_compiled(optimizer.step, *args, **kwargs)
         fused = getattr(optimizer, "_step_supports_amp_scaling", False)
         # Calls that torch's class refuses must reach it before anything is written.
-        judges = self._is_guarded and self._scale is not None and "closure" not in kwargs
-        judges = judges and self._per_optimizer_states[id(optimizer)]["stage"] is not OptState.STEPPED
+        begins = self._scale_tensor is not None and "closure" not in kwargs
+        stage = self._per_optimizer_states[id(optimizer)]["stage"] if begins else None
+        judges = self._is_guarded and begins and stage is not OptState.STEPPED
+        if fused and begins and stage is OptState.READY and self._divides_late([optimizer]):
+            self.unscale_(optimizer)  # the optimizer would divide by the present scale
         if judges:
             self._judge(optimizer, fused)
-        grad_scale = getattr(optimizer, "grad_scale", None)
+        grad_scale, is_touched = getattr(optimizer, "grad_scale", None), self._uses.is_touched
         try:
             if fused and judges and self._guard.decision is not None:
                 result = self._step_fused(optimizer, *args, **kwargs)
@@ -382,6 +470,8 @@ class GradScaler(Checkpoints, Traced, Observed, Base):
             if isinstance(error, AssertionError) and state and not state["found_inf_per_device"]:
                 error.args = (f"{error.args[0]} {_without_gradients(optimizer)}",)
             raise
+        finally:
+            self._uses.is_touched = is_touched  # torch's step() reads the scale
         if fused:
             tensors = self._per_optimizer_states[id(optimizer)]["found_inf_per_device"].values()
             self._checks.skipped[id(optimizer)] = list(tensors)
@@ -390,7 +480,61 @@ class GradScaler(Checkpoints, Traced, Observed, Base):
 
     step.__doc__ = torch.amp.GradScaler.step.__doc__
 
+    @eager
+    def step_all(
+        self, optimizers: Iterable[torch.optim.Optimizer], max_norm: float | None = None
+    ) -> torch.Tensor | None:
+        """Steps with all optimizers or with none: one overflow, or one norm that a guard refuses, skips all of them.
+
+            norm = scaler.step_all([muon, adamw], max_norm=1.0)
+            scaler.update()
+
+        It takes the place of unscale_(), clipping and step(). With `max_norm` all gradients are clipped by their common
+        norm, and it returns the norm before clipping, as unscale_() does; the clip and the division by the scale are
+        one multiplication. After an overflow the gradients may still be scaled: drop them. report_of() of each of these
+        optimizers is the report on all gradients. All ranks decide as one if they have DTensors or a process_group.
+        """
+        _refuse_norm(max_norm)
+        optimizers = list({id(each): each for each in optimizers}.values())
+        if not self._enabled:
+            parameters = [parameter for each in optimizers for parameter in with_gradients(each)]
+            norm = None if max_norm is None else torch.nn.utils.clip_grad_norm_(parameters, max_norm)
+            for each in optimizers:
+                each.step()
+            return norm
+        self._current("step_all")
+        for each in optimizers:
+            stage = self._per_optimizer_states[id(each)]["stage"]
+            if stage is OptState.STEPPED:
+                raise RuntimeError("step() has already been called since the last update().")
+            if stage is OptState.UNSCALED:
+                raise RuntimeError(
+                    "unscale_() has already been called on one of these optimizers since the last update(). "
+                    "step_all() unscales and clips: call it alone, and update() at the end of each step."
+                )
+        if list(map(id, self._joint.optimizers)) != list(map(id, optimizers)):
+            self._joint = Joint(optimizers)
+        state = {"stage": OptState.READY, "found_inf_per_device": {}}
+        try:
+            norm = self._check(self._joint, state, True, max_norm)
+            state["stage"] = OptState.UNSCALED
+        finally:
+            for each in optimizers:
+                self._per_optimizer_states[id(each)] = dict(state)
+        for each in optimizers:
+            self.step(each)
+        return norm
+
+    def _is_dummy(self, optimizer: torch.optim.Optimizer, named: Mapping[str, Any]) -> bool:
+        """Returns whether a step leaves the scaler alone; see is_dummy."""
+        is_touched = self._uses.is_touched
+        if self._options.group is not None or "closure" in named or (is_touched and not _ranks.possible()):
+            return False
+        has_begun = any(state["found_inf_per_device"] for state in self._per_optimizer_states.values())
+        return is_dummy(optimizer, is_touched or has_begun or self._memory.captures())
+
     def _count_step(self, optimizer: torch.optim.Optimizer) -> None:
+        self._uses.add_step(optimizer)
         if self._steps is not None and id(optimizer) in self._checks.skipped:
             self._steps.add(optimizer, self._checks.skipped[id(optimizer)])
 
@@ -480,22 +624,28 @@ class GradScaler(Checkpoints, Traced, Observed, Base):
     def __repr__(self) -> str:
         if not self._enabled:
             return f"<GradScaler({self._device!r}, enabled=False)>"
-        scale, good = self.get_scale(), self._get_growth_tracker()
+        with self._untouched():
+            scale, good = self.get_scale(), self._get_growth_tracker()
         return f"<GradScaler({self._device!r}, policy={self._policy!r}): scale {scale:g}, good steps {good}>"
 
     @eager
     def update(self, new_scale: float | torch.Tensor | None = None) -> None:
+        if self._uses.had_dummy and new_scale is None and not self._per_optimizer_states:
+            self._uses.had_dummy = False
+            return
         self._end_trace()
         if not self._enabled:
             return
         memory = self._current("update")
         if new_scale is not None:
+            self._uses.before_update(memory)
             self._set_scale(new_scale)
         else:
             report = self._step_report()
             if report is None:
-                why = "Call scale(), and step() or unscale_() with each optimizer, before update()."
+                why = _NOT_CHECKED if self._uses.scaled else _TWICE
                 raise AssertionError(f"No inf checks were recorded prior to update. {why}")
+            self._uses.before_update(memory)
             memory.update(self._policy, report)
         self._per_optimizer_states.clear()
         decided = self._guard.host_decision
@@ -506,7 +656,7 @@ class GradScaler(Checkpoints, Traced, Observed, Base):
             self._add_line(self._history)
         if new_scale is not None:
             return
-        memory.publish(self._scale, self._growth_tracker)
+        memory.publish(self._scale_tensor, self._growth_tracker)
         latest = known = memory.latest(self._checks.any_fused())
         if latest is None and self._checks.are_empty() and not memory.captures():
             known = memory.read()  # waits for the device, which has no work on this rank
@@ -516,15 +666,31 @@ class GradScaler(Checkpoints, Traced, Observed, Base):
             self._guard.remember(self._checks.by_optimizer, memory)
             if latest is not None or decided is not None:
                 warn_of_equal_norms(latest or decided, 4)
-        if latest is not None and memory.is_stuck(latest):
-            self._stall(latest)
+        try:
+            if self._options.on_skip is not None or self._last_skip is not None:
+                self._tell_of_skip(memory)
+        finally:
+            if latest is not None and memory.is_stuck(latest):
+                self._stall(latest)
 
     update.__doc__ = torch.amp.GradScaler.update.__doc__
 
+    def _tell_of_skip(self, memory: _memory.HostState | _memory.DeviceState) -> None:
+        """Passes the reason of a skip to on_skip, which waits for a fused optimizer; loggers do not."""
+        events = memory.events()
+        if events is None and self._options.on_skip is not None and not memory.captures():
+            events = memory.read().events
+        if True in self._checks.skipped.values() or (events or 0) & _SKIPPED:
+            reason, sentence = self._explained()
+            if self._last_skip is not None:
+                self._last_skip = sentence
+            if self._options.on_skip is not None:
+                self._options.on_skip(reason)
+
     def _step_report(self) -> Any:
         """Returns the merged report of the current step, or None if no gradients were checked."""
-        reports = [self._report_of(state) for state in self._per_optimizer_states.values()]
-        reports = [report for report in reports if report is not None]
+        states = {id(state.get("check", state)): state for state in self._per_optimizer_states.values()}
+        reports = [report for state in states.values() if (report := self._report_of(state)) is not None]
         if len(reports) < 2:
             return reports[0] if reports else None
         return self._memory.merged(reports, self._policy)
@@ -549,7 +715,13 @@ class GradScaler(Checkpoints, Traced, Observed, Base):
             if new_scale.device.type != self._device or new_scale.numel() != 1 or new_scale.requires_grad:
                 raise AssertionError(reason)
         self._memory.set_scale(self._policy, new_scale, self._growth_tracker)
-        self._memory.publish(self._scale, self._growth_tracker)
+        self._memory.publish(self._scale_tensor, self._growth_tracker)
+
+
+def _refuse_norm(max_norm: float | None) -> None:
+    if max_norm is not None and not 0 < _number("max_norm", max_norm) < math.inf:
+        why = "GradScaler(want=gradscaler.Want.NORM) and report.norm give the norm alone"
+        raise ValueError(f"max_norm={max_norm!r}: it must be finite and above 0; {why}")
 
 
 def _without_scale(optimizer: torch.optim.Optimizer, grad_scale: Any) -> None:
