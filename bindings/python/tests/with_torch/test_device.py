@@ -61,6 +61,7 @@ def device(monkeypatch):
         patch.setattr(_device, "stream", lambda _: 0)
         patch.setattr(_device, "hold", hold)
         patch.setattr(_device, "data", lambda tensor: (wait(), data(tensor))[1])
+        waits_after(patch, "gsc_state_init_from")
         yield patch
 
 
@@ -90,7 +91,7 @@ def trained(scale, fused, clip, wait, **rules):
         log.append((result, one.step_was_skipped, norm and norm.item(), report.bad, report.elements, one.reason))
         one.update(None if chance.random() < 0.9 else 777.7)
         wait()
-        log.append((one.get_scale(), one._growth_tracker.item()))
+        log.append((one.get_scale(), one._growth_tracker.item(), one.metrics()))
         if chance.random() < 0.1:
             one._scale.fill_(1234.5)
         if chance.random() < 0.2:

@@ -245,15 +245,13 @@ class DeviceState:
         return DeviceState(self.words.clone(), self.home)
 
     def adopt(self, policy: Policy, scale: torch.Tensor, good: torch.Tensor) -> None:
-        words = self.words.view(torch.int64)
-        factors, now = words[: State.good_steps.offset // 8], scale.reshape(())
-        before, is_equal = factors.clone(), now == self._float(Factor.scale_f32)
+        before, now = self.words.clone(), scale.reshape(())
+        is_equal = now == self._float(Factor.scale_f32)
         self._double(Factor.scale).copy_(now)
-        words[State.good_steps.offset // 8].copy_(good.reshape(()))
         with _arguments._argument_names(**{"from": ""}):
             c.gsc_state_init_from(_device.on(self.home), policy, self.words, self.words)
-        # An equal scale keeps its double, the scale after it, and their numbers, by which the next report is not stale.
-        factors.copy_(torch.where(is_equal, before, factors))
+        self.words.copy_(torch.where(is_equal, before, self.words))  # only another scale makes another state
+        self.words.view(torch.int64)[State.good_steps.offset // 8].copy_(good.reshape(()))
 
     def set_scale(self, policy: Policy, scale: torch.Tensor | float, good: torch.Tensor) -> None:
         self._is_copy_current = False
