@@ -68,6 +68,7 @@ CONTENTS = """
 :caption: Languages
 
 torch <torch>
+Trainers of torch <trainers>
 JAX <jax>
 Python <python>
 C <c>
