@@ -149,6 +149,12 @@ static bool is_still_falling(const struct run *run)
            share(s->total_overflows, run->updates) > 0.5 && can_fall(run->policy, s);
 }
 
+/* Returns true if the scale is still too large for float16: then Inf - Inf makes NaN alone. */
+static bool falls_from_high_start(const struct run *run)
+{
+    return is_still_falling(run) && run->state->next.scale > HIGHEST_START;
+}
+
 static void find_unusable_scale(const struct run *run, gsc_notes *notes)
 {
     const double scale = run->state->factor.scale;
@@ -166,7 +172,7 @@ static void find_nans(const struct run *run, gsc_notes *notes)
     const gsc_state *s = run->state;
     const gsc_report *report = run->report;
     const bool is_known = report && report->nan_count > 0;
-    if (s->nans_in_a_row < min_in_a_row(run->policy) ||
+    if (s->nans_in_a_row < min_in_a_row(run->policy) || falls_from_high_start(run) ||
         (is_known ? report->inf_count > 0 : is_still_falling(run)))
         return;
     gsc_note_add(notes, GSC_NOTE_NOT_FINITE, last_bad_tensor(run), "nans_in_a_row",
@@ -220,12 +226,13 @@ static void find_failed_backoffs(const struct run *run, gsc_notes *notes)
 static void find_not_finite(const struct run *run, gsc_notes *notes)
 {
     const uint64_t before = notes->n;
-    find_unusable_scale(run, notes);
-    if (notes->n == before &&
-        count_last_bad_losses(run) == 0) /* else NaN and Inf are consequences */
+    /* NaN and Inf are consequences of a bad loss, and an infinite scale makes them. */
+    const bool can_be_cause = count_last_bad_losses(run) == 0 && isfinite(run->state->factor.scale);
+    if (can_be_cause)
         find_nans(run, notes);
-    if (notes->n == before && count_last_bad_losses(run) == 0)
+    if (can_be_cause && notes->n == before)
         find_failed_backoffs(run, notes);
+    find_unusable_scale(run, notes);
 }
 
 /* ---- overflows that a lower scale ends ---- */
@@ -263,10 +270,10 @@ static void find_frequent_overflows(const struct run *run, gsc_notes *notes)
     if (of_growths >= MIN_OVERFLOWS && share(of_growths, run->updates) > MAX_OVERFLOW_SHARE)
         gsc_note_add(notes, GSC_NOTE_OVERFLOWS_OFTEN, -1, "growth_interval",
                      share(s->total_overflows, run->updates),
-                     "%s %% of the steps overflowed, because the scale grows every %llu good "
-                     "step%s: raise growth_interval, for example to 2000",
+                     "%s %% of the steps overflowed, because growth_interval is %llu: raise it, "
+                     "for example to 2000",
                      gsc_digits(3, 100 * share(s->total_overflows, run->updates)).text,
-                     (unsigned long long)p->growth_interval, plural((int64_t)p->growth_interval));
+                     (unsigned long long)p->growth_interval);
     else if (recent >= MIN_OVERFLOWS + (int64_t)gsc_hysteresis(p) - 1 &&
              recent_share > MAX_OVERFLOW_SHARE && has_good_step)
         gsc_note_add(notes, GSC_NOTE_OVERFLOWS_OFTEN, -1, "total_overflows", recent_share,

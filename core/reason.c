@@ -196,6 +196,12 @@ static void append_parameter(struct sentence *s, const struct facts *f, const gs
     append(s, ": go back to an earlier checkpoint");
 }
 
+static void append_row(struct sentence *s, const gsc_reason *r)
+{
+    if (r->in_a_row > 1)
+        append(s, ", %lld in a row", (long long)r->in_a_row);
+}
+
 static void append_bad_loss(struct sentence *s, const struct facts *f, const gsc_reason *r)
 {
     const uint32_t number = r->rank < 0 ? f->evidence.bad_loss : 0; /* not of another rank */
@@ -205,8 +211,7 @@ static void append_bad_loss(struct sentence *s, const struct facts *f, const gsc
         append(s, "the loss");
     append(s, " was not finite before it was scaled");
     append_rank(s, r);
-    if (r->in_a_row > 0) /* not if a combined state found it */
-        append(s, ", %lld in a row", (long long)r->in_a_row);
+    append_row(s, r);
     if (number > 1)
         append(s, "; the first was finite");
     if (is_stopped(r))
@@ -325,8 +330,9 @@ static void append_outlier(struct sentence *s, const gsc_reason *r)
     append(s, "the norm");
     if (r->value != 0)
         append(s, ", %s,", GSC_APART(r->value, r->threshold));
-    append(s, " is %s %s, %lld in a row", r->value == r->threshold ? "not below" : "above",
-           GSC_APART(r->threshold, r->value), (long long)r->in_a_row);
+    append(s, " is %s %s", r->value == r->threshold ? "not below" : "above",
+           GSC_APART(r->threshold, r->value));
+    append_row(s, r);
     if (is_stopped(r))
         append(s, ": look at the data and the learning rate");
 }

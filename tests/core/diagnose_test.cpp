@@ -198,10 +198,12 @@ std::vector<Ill> ill_runs(const Numbers &n)
          GSC_NOTE_NOT_FINITE, "nans_in_a_row", 0, "of the last"},
         {"a start that is too high", torch.init_scale(n.high), half(n.limit), {3, 10, 25},
          GSC_NOTE_START_TOO_HIGH, "init_scale", -1, "the scale is still falling from init_scale: start at 2^16", "learning rate"},
+        {"NaN alone, of Inf - Inf, from a start that is too high", torch.init_scale(n.high), always(k, 0), {3, 10, 15},
+         GSC_NOTE_START_TOO_HIGH, "init_scale", -1, "start at 2^16", "no scale makes"},
         {"megatron's start, which is too high", preset_policy("megatron"), half(n.limit), {3, 10, 17},
          GSC_NOTE_START_TOO_HIGH, "init_scale", -1, "start at 2^16, not at 4.29497e+09", "grow less"},
         {"growth that is too frequent", torch.growth_interval(n.brief).init_scale(n.limit), half(n.limit), {60, 500, 5000},
-         GSC_NOTE_OVERFLOWS_OFTEN, "growth_interval", -1, "raise growth_interval", "learning rate"},
+         GSC_NOTE_OVERFLOWS_OFTEN, "growth_interval", -1, "raise it, for example to 2000", "learning rate"},
         {"overflows with every scale", torch.growth_interval(n.interval), often, {12 * gap, 20 * gap, 29 * gap},
          GSC_NOTE_OVERFLOWS_OFTEN, "total_overflows", -1, "lower the learning rate"},
         {"overflows without a scale", none, often, {12 * gap, 500 * gap + 3},
@@ -245,7 +247,7 @@ std::vector<Ill> ill_runs(const Numbers &n)
         {"a scale below its limit", torch.min_scale(16), start_at([](gsc_state &s) { s.factor.scale = 8; }), {1, 100, 1900},
          GSC_NOTE_OUTSIDE_LIMITS, "min_scale", -1, "below min_scale"},
         {"a scale of 0", torch.arithmetic(GSC_ARITHMETIC_F32_FLUSH), always(k, k), {150, 200},
-         GSC_NOTE_UNUSABLE, "factor", -1, "the scale is 0"},
+         GSC_NOTE_NOT_FINITE, "failed_backoffs", 0, "at a scale of 0, and no scale cures that"},
     };
     /* clang-format on */
 }
@@ -260,6 +262,8 @@ void check_ill(const Ill &row, int length)
     const std::vector<gsc_note> notes = run.findings();
     REQUIRE(!notes.empty());
     CHECK(notes[0].kind == row.kind);
+    if (run.state.factor.scale == 0) // which is a consequence
+        CHECK((notes.size() == 2 && notes[1].kind == GSC_NOTE_UNUSABLE));
     CHECK(std::string(notes[0].field) == row.field);
     CHECK(notes[0].entry == row.entry);
     CHECK_WORDING(std::string(notes[0].message).find(row.words) != std::string::npos);
@@ -675,9 +679,9 @@ TEST_CASE("two numbers that differ differ in a sentence", "[diagnose]")
         return std::string(reason.message);
     };
     CHECK_WORDING(reason_of(zeros.guard_norm(4), just_above) ==
-                  "skipped: the norm, 4.000000001, is above 4, 1 in a row");
+                  "skipped: the norm, 4.000000001, is above 4");
     CHECK_WORDING(reason_of(zeros.guard_norm(4).guard_flags(GSC_GUARD_INCLUSIVE), 4) ==
-                  "skipped: the norm, 4, is not below 4, 1 in a row");
+                  "skipped: the norm, 4, is not below 4");
 }
 
 TEST_CASE("merged counts end at the largest number", "[diagnose]")

@@ -153,11 +153,11 @@ TEST_CASE("a bad loss is the cause, whether the policy holds or not", "[reason]"
         const gsc_reason out = reason(r, &r, all, names, p);
         CHECK((out.cause == GSC_CAUSE_BAD_LOSS && out.in_a_row == 1 && out.bad_tensors == 3));
         CHECK_WORDING(std::string(out.message) ==
-                      "skipped: the loss was not finite before it was scaled, 1 in a row");
+                      "skipped: the loss was not finite before it was scaled");
     }
     r.loss_rank_plus_1 = 4;
     CHECK_WORDING(std::string(reason(r, &r, all, names).message) ==
-                  "skipped: the loss was not finite before it was scaled on rank 3, 1 in a row");
+                  "skipped: the loss was not finite before it was scaled on rank 3");
 }
 
 TEST_CASE("a sentence holds the longest name and the largest counts, cut at a character",
@@ -231,7 +231,7 @@ TEST_CASE("the cause of an overflow is what the first of the questions finds", "
         {{of_loss, true, all, {}, {}, evidence(0, 2, 65536, GSC_F16, 1, 1)},
          GSC_CAUSE_BAD_LOSS,
          2,
-         "the loss was not finite before it was scaled, 1 in a row"},
+         "the loss was not finite before it was scaled"},
         {{r, true, some, {}, {}, losses(4, 1)},
          GSC_CAUSE_BAD_LOSS,
          2,
@@ -302,11 +302,11 @@ TEST_CASE("the number of a bad loss is this rank's, a held one is no penalty", "
     k.report.loss = GSC_LOSS_NOT_FINITE;
     k.policy = preset_policy("recommended");
     CHECK_WORDING(std::string(reason(k).message) ==
-                  "skipped: loss 2 of 2 was not finite before it was scaled, 1 in a row; the first "
+                  "skipped: loss 2 of 2 was not finite before it was scaled; the first "
                   "was finite");
     k.report.loss_rank_plus_1 = 4;
     CHECK_WORDING(std::string(reason(k).message) ==
-                  "skipped: the loss was not finite before it was scaled on rank 3, 1 in a row");
+                  "skipped: the loss was not finite before it was scaled on rank 3");
 }
 
 TEST_CASE("a stop says where the guide explains its cause", "[reason]")

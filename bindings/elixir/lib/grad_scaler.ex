@@ -641,7 +641,7 @@ defmodule GradScaler do
 
       iex> scaler = GradScaler.update(GradScaler.new("none", guard_norm: 2.0), GradScaler.number_report(3.0))
       iex> GradScaler.reason(scaler)
-      "skipped: the norm, 3, is above 2, 1 in a row"
+      "skipped: the norm, 3, is above 2"
 
   With the report of that update, the sentence names the gradient that is nearest to the cause of an overflow:
   the last one of `overflows/1`, see `last_overflow/1`.

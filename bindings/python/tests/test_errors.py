@@ -542,7 +542,7 @@ def test_numbers_have_a_point_where_the_locale_has_a_comma(tmp_path):
     assert (done.stderr, done.stdout.splitlines()[0]) == ("", "1,5")
     assert [*map(folded, done.stdout.splitlines()[1:])] == [
         folded("backoff_factor is 2.25: it must be from 0 to 1"),
-        folded("skipped: the norm, 3.75, is above 2.5, 1 in a row"),
+        folded("skipped: the norm, 3.75, is above 2.5"),
         folded("guard_norm is 2.5, which the format torch cannot hold"),
     ]
 

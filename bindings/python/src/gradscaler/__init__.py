@@ -23,7 +23,7 @@ from ._info import Info, info
 from ._lines import diagnose
 from ._plot import plot
 from ._policy import Policy, presets
-from ._report import Report
+from ._report import Reason, Report
 from ._scaler import Scaler
 from ._structs import (
     Arithmetic,
@@ -42,7 +42,6 @@ from ._structs import (
     OverflowReset,
     OverflowTest,
     Quirk,
-    Reason,
     ReportKind,
     State,
     Status,

@@ -323,7 +323,8 @@ class Run:
         parts = []
         if self.damaged:
             numbers = ", ".join(map(str, sorted(self.damaged)[:5])) + ", ..." * (len(self.damaged) > 5)
-            parts.append(f"{len(self.damaged)} damaged lines are left out, of number {numbers}")
+            lines = "damaged line" if len(self.damaged) == 1 else "damaged lines"
+            parts.append(f"{len(self.damaged)} {lines} left out: {numbers}")
         if self.others:
             parts.append(f"{self.others} lines of another process that wrote to it are left out")
         if self.missing:

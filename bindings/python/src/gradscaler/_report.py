@@ -425,17 +425,39 @@ def _restored(data: bytes, extra: Mapping[str, Any]) -> Report:
     return report
 
 
+class Reason(_structs.Reason):
+    __doc__ = _structs.Reason.__doc__
+
+    @property
+    def outcome(self) -> _structs.Outcome:
+        return _structs.Outcome(_structs.Reason.outcome.__get__(self))
+
+    @property
+    def cause(self) -> _structs.Cause:
+        return _structs.Cause(_structs.Reason.cause.__get__(self))
+
+    @property
+    def message(self) -> str:
+        return _structs.Reason.message.__get__(self).decode(errors="replace")
+
+    @message.setter
+    def message(self, text: str) -> None:
+        whole, room = text.encode(), _structs.Reason.message.size
+        cut = whole[: room - 4].decode(errors="ignore").encode() + b"..."
+        _structs.Reason.message.__set__(self, whole if len(whole) < room else cut)
+
+
 def explained(
     state: _structs.State,
     report: Report | None = None,
     evidence: _structs.Evidence | None = None,
     order: Iterable[int] | None = None,
-) -> _structs.Reason:
+) -> Reason:
     """Returns why the update with this report decided as it did; the sentence names an array if the report knows it.
 
     order: the indices of the arrays, in the order in which the backward pass made their gradients
     """
-    reason, each, names = _structs.Reason(), None, None
+    reason, each, names = Reason(), None, None
     if order is not None:
         order = array.array("Q", order)
     if report is not None:

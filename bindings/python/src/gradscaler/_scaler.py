@@ -153,14 +153,14 @@ class Scaler(Observed, Checkpoints):
         >>> scaler.update(Report.of_number(3))
         <Event.SKIPPED|OUTLIER: 516>
         >>> scaler.reason
-        'skipped: the norm, 3, is above 2, 1 in a row'
+        'skipped: the norm, 3, is above 2'
 
         After an overflow it names the array that is nearest to the cause, if the arrays are in the model's order.
         After `combine_decisions` it has the reasons of both scalers; the one that decides `multiplier` comes first.
         """
         if self._combined_reasons is not None:
             return self._combined_reasons
-        return explained(self.state, self._skipped_report).message.decode()
+        return explained(self.state, self._skipped_report).message
 
     @property
     def total_growths(self) -> int:
@@ -429,7 +429,7 @@ class Scaler(Observed, Checkpoints):
         >>> scaler.combine_decisions(losses)
         <Event.SKIPPED|OUTLIER: 516>
         >>> scaler.reason
-        'skipped: the norm, 9.5, is above 4, 1 in a row'
+        'skipped: the norm, 9.5, is above 4'
 
         Scale, counts and samples of this scaler do not change. Returns its events.
         """

@@ -11,7 +11,7 @@ import torch
 from conftest import begun, sgd
 from torch.optim import lr_scheduler, swa_utils
 
-from gradscaler import BadLoss, Cause, Policy
+from gradscaler import BadLoss, Policy
 from gradscaler.torch import GradScaler, StallError
 
 BAD = (0, 3, 4, 9)
@@ -153,7 +153,7 @@ def test_on_skip_gets_the_cause_and_its_error_leaves_a_whole_scaler(fused, backe
     told = []
 
     def on_skip(reason):
-        told.append((Cause(reason.cause).name, reason.message.decode()))
+        told.append((reason.cause.name, reason.message))
         raise ToldError
 
     policy = Policy("guard", guard_norm=4.0, guard_warmup=0, bad_loss_rule=BadLoss.HOLD)
@@ -188,8 +188,8 @@ def test_a_stall_is_raised_also_if_on_skip_fails_and_a_long_reason_is_cut():
         one.step(optimizer)
         one.update()
         optimizer.param_groups[0]["params"][0].grad.fill_(30.0)
-    sentence = told[0].message.decode()
-    assert len(told) == 1 and len(told[0].message) in (510, 511) and sentence.endswith("ä...")
+    sentence = told[0].message
+    assert len(told) == 1 and len(sentence.encode()) in (510, 511) and sentence.endswith("ä...")
     assert one.reason.startswith(sentence.removesuffix("...")) and sentence.startswith(
         "skipped: the norm, 30.1496, is above"
     )

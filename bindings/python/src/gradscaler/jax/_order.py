@@ -217,7 +217,7 @@ def reason(scaler: Any, report: Any, step: Callable | None, args: Sequence[Any],
     """Does what Scaler.reason says."""
     after, found = scaler.to_host(), None if report is None else report.to_host()
     if step is None or not after.state.skip:
-        return explained(after.state, found).message.decode()
+        return explained(after.state, found).message
     if report is None or report.words_per_tensor is None:
         raise ValueError("the report has none of each leaf: pass per_tensor=True to the call on the gradients")
     scope = scope_of(step, args, kwargs)
@@ -233,4 +233,4 @@ def reason(scaler: Any, report: Any, step: Callable | None, args: Sequence[Any],
     if narrow is not None and math.isfinite(scale) and not state.events & Event.AT_FLOOR:
         numbers = {c.gsc_dtype_name(dtype): dtype for dtype in _structs.Dtype}
         evidence.scale, evidence.loss_dtype = scale, numbers.get(narrow.name, 0)
-    return explained(state, found, evidence, order).message.decode()
+    return explained(state, found, evidence, order).message

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from .._policy import Policy
-from .._report import Report, explained
-from .._structs import Event, Guard, Reason, State
+from .._report import Reason, Report, explained
+from .._structs import Event, Guard, State
 from . import _device
 from ._check import Check, sorted_gradients
 from ._grads import gradients, with_gradients
@@ -105,7 +105,7 @@ class Judge:
             return Reason(), ""
         before, state = (memory.read() for memory in self.last)
         reason = explained(state)
-        why = reason.message.decode()
+        why = reason.message
         if not state.events & OUTLIER:
             return reason, why
         steps = "1 step" if before.guard_count == 1 else f"{before.guard_count} steps"

@@ -14,8 +14,8 @@ from .. import _gradscaler as c
 from .. import _history
 from .._entries import Note
 from .._policy import Policy
-from .._report import Report, explained
-from .._structs import Event, Loss, Reason, State
+from .._report import Reason, Report, explained
+from .._structs import Event, Loss, State
 from . import _device
 from ._check import Check, Checks, Overflow, joint_report, overflowed
 from ._losses import Losses
@@ -23,7 +23,7 @@ from ._memory import HostState, LateCopy
 from ._names import Names
 from ._stall import stalled
 
-_SKIPPED, _ROOM = int(Event.SKIPPED), Reason.message.size
+_SKIPPED = int(Event.SKIPPED)
 
 
 class Observed:
@@ -92,9 +92,11 @@ class Observed:
         return _history.diagnosed(self._policy, state, report, steps, planned_steps)
 
     def _report_with_loss(self) -> Report | None:
-        """Returns the report of the step; after an overflow it has a bad loss also if the policy judges no losses."""
-        report = self.report
-        if report is not None and report.overflow and self._losses.step.first_bad():
+        return None if self.report is None else self._with_loss(self.report)
+
+    def _with_loss(self, report: Report) -> Report:
+        """Returns the report; after an overflow it has a bad loss also if the policy judges no losses."""
+        if report.overflow and self._losses.step.first_bad():
             report = report._without_arrays()
             report.loss = Loss.NOT_FINITE
         return report
@@ -159,13 +161,13 @@ class Observed:
         checks, reason = overflowed(self._checks.by_optimizer.values()), Reason()
         if not checks and not any(report.found_inf for report in reports):
             reason = explained(self._skipped_state())
-            why = f"{reason.message.decode()}; the gradients are finite, so other code has written found_inf"
+            why = f"{reason.message}; the gradients are finite, so other code has written found_inf"
             return _said(reason, why)
         state, report = self._skipped_state(), joint_report(reports, checks, self._names)
         state.status = next((each.status for each in reports if each.status), state.status)
         known = Overflow(checks, self._names).evidence(report) if checks else (None, None, None, None)
         c.gsc_state_reason(state, report, *known, reason)
-        return reason, reason.message.decode()
+        return reason, reason.message
 
     def _state_of_reports(self) -> State:
         """Returns the state after the update with the present reports, also before that update."""
@@ -212,8 +214,7 @@ class Observed:
 
 
 def _said(reason: Reason, sentence: str) -> tuple[Reason, str]:
-    text = sentence.encode()
-    reason.message = text if len(text) < _ROOM else text[: _ROOM - 4].decode(errors="ignore").encode() + b"..."
+    reason.message = sentence
     return reason, sentence
 
 

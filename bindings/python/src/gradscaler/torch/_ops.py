@@ -281,7 +281,7 @@ class TensorScaler:
 
         Tensors are named by their positions, as in `report`.
         """
-        return explained(*self._after_update()).message.decode()
+        return explained(*self._after_update()).message
 
     def metrics(self) -> dict[str, float]:
         """Returns the metrics of gradscaler.Scaler.metrics for loggers, all of one step. Waits for the device."""

@@ -14,8 +14,8 @@ import torch
 from .. import _gradscaler as c
 from .._arguments import _number, _warn_caller
 from .._policy import Policy, traits, warn_of_no_gradients
-from .._report import Report
-from .._structs import Event, Reason, State, Status, Trait, Want
+from .._report import Reason, Report
+from .._structs import Event, State, Status, Trait, Want
 from . import _device, _memory, _ranks
 from ._check import Call, Check, Checks, FoundInf, Joint, members
 from ._checkpoint import Checkpoints
@@ -80,8 +80,8 @@ class GradScaler(Checkpoints, Traced, Observed, Base):
         raised. A step can no longer succeed if the scale is 0 or the policy stops. on_stall, like min_scale, makes the
         policy stop after ten overflows in a row that could not lower the scale, unless it sets max_failed_backoffs
     on_skip: called at the end of update() with a gradscaler.Reason if the step was skipped; its `cause` is a
-        gradscaler.Cause, its `message` the sentence of `reason` in bytes. An error in it leaves update(), which is
-        finished by then. With a fused optimizer each update() then waits for the device
+        gradscaler.Cause, its `message` the sentence of `reason`, at most 511 bytes. An error in it leaves update(),
+        which is finished by then. With a fused optimizer each update() then waits for the device
     process_group: ranks that agree on overflow and norm, for plain tensors. DDP needs none, because its gradients are
         equal on all ranks after backward; DTensors agree over their meshes by themselves
     sharded: True if the ranks of process_group have different gradients, as in pipelines and sharded optimizers; their
@@ -646,6 +646,9 @@ class GradScaler(Checkpoints, Traced, Observed, Base):
                 why = _NOT_CHECKED if self._uses.scaled else _TWICE
                 raise AssertionError(f"No inf checks were recorded prior to update. {why}")
             self._uses.before_update(memory)
+            judges = self._policy.bad_loss_rule or not isinstance(memory, _memory.HostState)
+            if not judges and not _ranks.possible():  # else counts of ranks would differ
+                report = self._with_loss(report)
             memory.update(self._policy, report)
         self._per_optimizer_states.clear()
         decided = self._guard.host_decision

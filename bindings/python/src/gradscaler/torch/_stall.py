@@ -18,7 +18,7 @@ from ._memory import is_usable
 from ._names import Member, Names, some
 
 # The findings with advice on the scale, which helps against none of the causes that are not of the scale.
-_OF_THE_SCALE = NoteKind.NOT_FINITE, NoteKind.BACKOFF_FAILED, NoteKind.UNUSABLE
+_TOLD = NoteKind.NOT_FINITE, NoteKind.BACKOFF_FAILED, NoteKind.UNUSABLE, NoteKind.BAD_LOSSES
 
 
 class StallError(RuntimeError):
@@ -86,7 +86,7 @@ def stalled(
     else:
         known = f"The last gradients have {kinds} in {some(infinite)}" if infinite else ""
         return stall_error(policy, state, report, known or "Nothing is known of the last gradients")
-    return stall_error(policy, state, report, known, _OF_THE_SCALE)
+    return stall_error(policy, state, report, known, _TOLD)
 
 
 def _not_finite(names: Names, optimizers: Iterable[torch.optim.Optimizer]) -> tuple[list[str], list[str]]:
