@@ -449,6 +449,8 @@ test_rust_companions() { # half, ndarray, serde, tracing and candle, from the re
   cargo_tests --locked
   check half cargo run --quiet --locked -p gradscaler-half --example train
   check candle cargo run --quiet --locked -p gradscaler-candle --example digits "$digits"
+  cargo build --quiet --locked -p gradscaler-candle --example loop
+  check candle-loop ../../../$python ../../../tests/docs/loops.py docs/rust.md "$CARGO_TARGET_DIR/debug/examples/loop"
   [ -n "$long" ] || return 0
   if [ "$(rust_minor)" -lt 95 ]; then
     say "NOT RUN: burn needs Rust 1.95 or newer, this is $(rustc --version)"

@@ -247,10 +247,16 @@ static void append_elements(struct sentence *s, const gsc_reason *r)
         append(s, "%lld Inf", (long long)r->inf_count);
 }
 
+/* Returns true if the call on the gradients had the losses, and all ranks' were finite. */
+static bool is_every_loss_finite(const struct facts *f)
+{
+    return f->report && f->report->loss == GSC_LOSS_FINITE;
+}
+
 /* Returns true if this rank's losses are known: a bad one would be the cause. */
 static bool is_loss_finite(const struct facts *f)
 {
-    return f->evidence.losses > 0;
+    return f->evidence.losses > 0 || is_every_loss_finite(f);
 }
 
 /* Appends how many tensors are bad, before the name of one. */
@@ -266,7 +272,9 @@ static void append_share(struct sentence *s, const struct facts *f, const gsc_re
 static void append_all_tensors(struct sentence *s, const struct facts *f, const gsc_reason *r)
 {
     const bool is_finite = is_loss_finite(f);
-    const bool has_ranks = f->evidence.ranks > 1 || (f->report && f->report->last_rank_plus_1 > 0);
+    const bool has_ranks =
+        !is_every_loss_finite(f) &&
+        (f->evidence.ranks > 1 || (f->report && f->report->last_rank_plus_1 > 0));
     append(s, r->bad_tensors > 0 ? " in all %llu tensors" : ", in all %llu tensors of this rank",
            (unsigned long long)f->n);
     if (is_finite)

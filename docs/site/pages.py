@@ -129,6 +129,15 @@ def in_site(path):
     raise SystemExit(f"{name} is linked to, but is no page: add it to SITE in docs/site/pages.py")
 
 
+def program(path, out):
+    """Writes the page of a program in bindings/, and returns its name."""
+    page = "-".join(path.relative_to(ROOT / "bindings").parts) + ".md"
+    language = {".exs": "elixir", ".py": "python", ".rs": "rust"}.get(path.suffix, "c")
+    name = path.relative_to(ROOT).as_posix()
+    (out / page).write_text(f"---\norphan: true\n---\n\n# {name}\n\n```{language}\n{path.read_text()}```\n")
+    return page
+
+
 def guide(source, out):
     def link(match):
         mark, words, target = match.groups()
@@ -141,8 +150,8 @@ def guide(source, out):
         if mark:
             shutil.copy(path, out)
             return f"![{words}]({path.name})"
-        page = in_site(path) + (f"#{fragment}" if fragment else "")
-        return f"[{words}]({page})"
+        page = program(path, out) if "examples" in path.parts else in_site(path)
+        return f"[{words}]({page}" + (f"#{fragment})" if fragment else ")")
 
     def picture(match):
         path = (source.parent / match[2]).resolve()

@@ -332,6 +332,8 @@ TEST_CASE("a stop says where the guide explains its cause", "[reason]")
 TEST_CASE("if all gradients are bad, a finite loss is not suspected", "[reason]")
 {
     const gsc_report r = whole(all), on_rank = whole(all, 2);
+    gsc_report of_call = whole(all, 2); // the call on the gradients had the losses
+    of_call.loss = GSC_LOSS_FINITE;
     const struct {
         Known known;
         const char *message;
@@ -341,10 +343,11 @@ TEST_CASE("if all gradients are bad, a finite loss is not suspected", "[reason]"
         {{r, true, all, {}, {}, losses(1, 0, 2)}, "tensor 2, and the losses of other ranks"},
         {{on_rank, true, all, {}, {}, losses(1, 0)},
          "tensor 2 on rank 1, and the losses of other ranks"},
+        {{of_call, true, all, {}, {}}, "tensor 2 on rank 1"},
     };
     const char *const known[] = {"", ", but the loss was finite",
                                  ", but this rank's loss was finite",
-                                 ", but this rank's loss was finite"};
+                                 ", but this rank's loss was finite", ", but the loss was finite"};
     for (const auto &row : rows) {
         CAPTURE(&row - rows);
         CHECK_WORDING(reason(row.known).message == "skipped: 27 NaN in all 3 tensors" +

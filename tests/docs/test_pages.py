@@ -14,6 +14,7 @@ import subprocess
 import tomllib
 from pathlib import Path
 
+import loops
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -86,6 +87,18 @@ def test_the_python_of_a_page_runs_from_the_top_to_the_end(page, tmp_path, monke
     if page in ("README.md", FIRST):
         scaler = names["scaler"]
         assert scaler.step_was_skipped and scaler.report.cause == "attention.bias"
+
+
+def test_the_whole_loop_in_c(tmp_path):
+    program, library = f"{tmp_path}/loop", str(RELEASE / "libgradscaler.a")
+    flags = ["-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", "-DGSC_STATIC", "-Iinclude"]
+    command("gcc", *flags, "bindings/c/examples/loop.c", library, "-lm", "-pthread", "-o", program)
+    loops.same_files(*loops.check("docs/c.md", loops.command(program), tmp_path))
+
+
+def test_the_whole_loop_in_elixir(tmp_path):
+    library, program = f"{ROOT}/build/elixir/lib/gradscaler/ebin", f"{ROOT}/bindings/elixir/examples/loop.exs"
+    loops.same_files(*loops.check("docs/elixir.md", loops.command("elixir", "-pa", library, program), tmp_path))
 
 
 def world():

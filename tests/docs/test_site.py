@@ -65,6 +65,13 @@ def test_a_link_in_a_block_of_code_stays(pages):
     assert pages["outside_code"](text, str.upper) == "[A](B)\n```c\nx[0](y)\n```\n    z[1](y)\n[A](B)\n"
 
 
+def test_a_link_to_an_example_leads_to_a_page_with_the_program(pages, tmp_path):
+    root = SITE.parents[1]
+    assert "](python-examples-torch-loop.py.md)" in pages["guide"](root / "docs/torch.md", tmp_path)
+    code = (root / "bindings/python/examples/torch/loop.py").read_text()
+    assert f"```python\n{code}```" in (tmp_path / "python-examples-torch-loop.py.md").read_text()
+
+
 def test_each_page_of_the_reference_of_c_begins_with_what_its_subject_is(pages):
     for item in pages["manifest"].load().items:
         if item.what == "section":

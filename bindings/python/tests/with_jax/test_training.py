@@ -2,6 +2,7 @@
 """Trained with: optax, flax nnx, Equinox; the example, and the blocks of the guide."""
 
 import re
+import runpy
 from pathlib import Path
 
 import equinox as eqx
@@ -155,6 +156,12 @@ def test_every_block_of_the_guide_runs_in_order_and_every_name_exists(tmp_path, 
     assert names["scaler"].to_host().total_overflows == 0 and isinstance(names["scaler"], Scaler)
     for name in re.findall(r"`gradscaler\.jax\.(\w+)", guide):
         assert hasattr(gradscaler.jax, name), name
+
+
+def test_the_whole_loop_prints_what_the_guide_says_and_resumes_with_the_same_bits(tmp_path):
+    loops = runpy.run_path(str(ROOT / "tests/docs/loops.py"))
+    program = loops["script"](str(ROOT / "bindings/python/examples/jax/loop.py"))
+    loops["same_files"](*loops["check"]("docs/jax.md", program, tmp_path))
 
 
 @pytest.mark.parametrize("page", ["docs/site/index.md", "docs/site/python.md"])

@@ -3,6 +3,7 @@
 
 import pathlib
 import re
+import runpy
 
 import pytest
 import torch
@@ -42,6 +43,16 @@ def test_the_examples_run_one_after_another(capsys):
                 run(code, names)
             assert all(torch.isfinite(p).all() for p in names["model"].parameters())
     assert "'0.weight': 128" in capsys.readouterr().out
+
+
+def test_the_whole_loop_prints_what_the_guide_says_and_resumes_with_the_same_bits(tmp_path):
+    loops = runpy.run_path(str(ROOT / "tests/docs/loops.py"))
+    program = loops["script"](str(ROOT / "bindings/python/examples/torch/loop.py"))
+    folders = loops["check"]("docs/torch.md", program, tmp_path)
+    whole, parts = (torch.utils._pytree.tree_flatten(torch.load(folder / "run.checkpoint")) for folder in folders)
+    assert whole[1] == parts[1]
+    for one, other in zip(whole[0], parts[0], strict=True):
+        assert torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other
 
 
 def test_the_examples_for_ranks_run_in_two_processes(tmp_path):

@@ -14,7 +14,7 @@ import torch
 from gradscaler.torch import GradScaler
 
 EXAMPLES = pathlib.Path(__file__).parents[2] / "examples" / "torch"
-RECIPES = sorted(path.stem for path in EXAMPLES.glob("*.py"))
+RECIPES = sorted(path.stem for path in EXAMPLES.glob("*.py") if path.stem != "loop")  # test_guide.py runs that
 OF_PROCESSES = ["distributed", "fsdp", "sharded"]
 OURS_ALONE = ["ema"]  # asks what torch's class does not say
 HERE = [name for name in RECIPES if name not in OF_PROCESSES + OURS_ALONE]

@@ -3,29 +3,31 @@
 //! read.
 
 use std::ffi::{c_void, CString};
+use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
+use std::path::Path;
 use std::ptr;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::error::{check, Result};
 use crate::{sys, Evidence, Scaler};
 
-/// Writes a line of JSON for each update to a file that was opened to append. The core makes the lines, which are the
-/// same in every language.
+/// Writes a line of JSON for each update to a file. The core makes the lines, which are the same in every language.
 ///
 /// ```
 /// use gradscaler::{History, Report, Scaler};
 ///
 /// let mut scaler = Scaler::preset("torch")?;
-/// let mut file = Vec::new(); // std::fs::OpenOptions::new().create(true).append(true).open("run.jsonl")?
-/// let mut history = History::new(&mut file, "run-1");
+/// let path = std::env::temp_dir().join(format!("run-{}.jsonl", std::process::id()));
+/// let mut history = History::open(&path, "run-1")?;
 /// history.start(&scaler, 1)?;
 /// for step in 1..4 {
 ///     let report = Report::of(step == 2);
 ///     scaler.update(&report)?;
 ///     history.line(&scaler, step, &report)?;
 /// }
-/// assert_eq!(file.iter().filter(|byte| **byte == b'\n').count(), 4);
+/// assert_eq!(std::fs::read_to_string(&path)?.lines().count(), 4);
+/// # std::fs::remove_file(&path)?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
@@ -36,8 +38,20 @@ pub struct History<W> {
     has_times: bool,
 }
 
+impl History<File> {
+    /// Opens the file at `path` to append, or makes it; see [`new`](Self::new).
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be opened.
+    pub fn open(path: impl AsRef<Path>, run: &str) -> io::Result<Self> {
+        let file = OpenOptions::new().create(true).append(true).open(path)?;
+        Ok(Self::new(file, run))
+    }
+}
+
 impl<W: Write> History<W> {
-    /// Makes a writer. `run` tells its lines apart from the lines of other writers.
+    /// Makes a history of any writer. `run` tells its lines apart from the lines of other writers.
     pub fn new(to: W, run: &str) -> Self {
         Self {
             to,

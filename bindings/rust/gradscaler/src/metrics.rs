@@ -69,7 +69,7 @@ impl Scaler {
     /// let mut scaler = Scaler::preset("torch")?;
     /// scaler.update(&Report::of(true))?;
     /// for (name, value) in scaler.metrics(None)? {
-    ///     println!("{name}={value:?}");
+    ///     println!("{name}={value}"); // loss_scale=32768
     /// }
     /// let scale = scaler.metrics(None)?.find(|(name, _)| name == "loss_scale");
     /// assert_eq!(scale.unwrap().1, Value::Number(32768.0));

@@ -203,6 +203,27 @@ pub struct Scaler<M: Memory = Host> {
     pub(crate) memory: M::Handle,
 }
 
+/// Displays the scale and the counts in one line.
+///
+/// ```
+/// let scaler = gradscaler::Scaler::preset("torch")?;
+/// assert_eq!(scaler.to_string(), "scale 65536, 0 good steps, 0 overflows, 0 growths, 0 backoffs");
+/// # Ok::<(), gradscaler::Error>(())
+/// ```
+impl fmt::Display for Scaler {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "scale {}, {} good steps, {} overflows, {} growths, {} backoffs",
+            self.loss_scale(),
+            self.state.counts().good_steps,
+            self.state.total_overflows(),
+            self.state.total_growths(),
+            self.state.total_backoffs()
+        )
+    }
+}
+
 impl Scaler {
     /// Makes a scaler with these rules, before its first step.
     ///

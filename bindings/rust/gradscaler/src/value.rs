@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 //! A value of a key or a field: a number, a boolean, a text or nothing.
 
+use std::fmt;
+
 /// The value at a key of a checkpoint or of settings: a number, a boolean, a text such as `"dynamic"`, or
 /// nothing, as Python's `None`.
 ///
@@ -31,6 +33,20 @@ impl Value {
             Self::Unsigned(number) => Some(*number as f64),
             Self::Boolean(truth) => Some(f64::from(u8::from(*truth))),
             Self::Text(_) | Self::Empty => None,
+        }
+    }
+}
+
+/// Displays the number, boolean or text alone; nothing as `none`.
+impl fmt::Display for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Number(number) => number.fmt(f),
+            Self::Integer(number) => number.fmt(f),
+            Self::Unsigned(number) => number.fmt(f),
+            Self::Boolean(truth) => truth.fmt(f),
+            Self::Text(text) => text.fmt(f),
+            Self::Empty => f.write_str("none"),
         }
     }
 }

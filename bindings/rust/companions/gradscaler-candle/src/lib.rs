@@ -45,7 +45,7 @@ use candle_core::{
     bail, CpuStorage, DType, Device, Error, Layout, Result, Shape, Storage, StorageRef, Tensor, Var,
 };
 use candle_nn::VarMap;
-use gradscaler::{Dtype, Event, Factor, Options, Report, Scaler, TensorMut};
+use gradscaler::{Dtype, Event, Evidence, Factor, Options, Report, Scaler, TensorMut};
 use gradscaler_half::{tensor, tensor_mut};
 use half::{bf16, f16};
 
@@ -53,15 +53,25 @@ use half::{bf16, f16};
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Step {
-    /// The report on the gradients and the loss. [`State::reason`](gradscaler::State::reason) makes a sentence of it,
-    /// and of the names of the variables ([`Evidence::names`](gradscaler::Evidence::names)), which
-    /// [`named_variables`] returns.
+    /// The report on the gradients and the loss.
     pub report: Report,
+    /// The report of each variable.
+    pub per_tensor: Vec<Report>,
     /// The events of the scale's update; [`Event::EMPTY`]: no variable had a gradient.
     pub events: Event,
     /// The indices of the variables without a gradient: the loss does not depend on them, or a module between has no
     /// backward pass.
     pub without_gradient: Vec<usize>,
+}
+
+impl Step {
+    /// Returns what [`State::reason`](gradscaler::State::reason) and [`History::line`](gradscaler::History::line) say of
+    /// the step. `names` are the names of the variables, which [`named_variables`] returns.
+    pub fn evidence<'a, S: AsRef<str>>(&'a self, names: &'a [S]) -> Evidence<'a> {
+        Evidence::of(&self.report)
+            .per_tensor(&self.per_tensor)
+            .names(names)
+    }
 }
 
 /// Returns the names and the variables of a `VarMap`, sorted by name; the map itself has another order in each
@@ -79,8 +89,7 @@ pub struct Step {
 /// let mut scaler = Scaler::preset("recommended").map_err(candle_core::Error::wrap)?;
 /// let loss = layer.forward(&Tensor::new(&[[1e38f32, 1.0]], &Device::Cpu)?)?.sum_all()?;
 /// let step = gradscaler_candle::backward_step(&mut scaler, &loss, &variables, |_| Ok(()))?;
-/// let evidence = gradscaler::Evidence::of(&step.report).names(&names);
-/// let reason = scaler.state().reason(evidence).map_err(candle_core::Error::wrap)?;
+/// let reason = scaler.state().reason(step.evidence(&names)).map_err(candle_core::Error::wrap)?;
 /// println!("{}", reason.unwrap()); // skipped: 1 Inf in "dense.weight" ...
 /// assert_eq!(step.report.last_tensor().map(|index| &*names[index]), Some("dense.weight"));
 /// # Ok::<(), candle_core::Error>(())
@@ -126,8 +135,10 @@ pub fn backward_step(
     refuse_others(&scaled, &grads, variables)?;
     let loss = loss.to_device(&Device::Cpu)?; // Metal has no f64, which keeps Inf and NaN
     let loss: Vec<f64> = loss.to_dtype(DType::F64)?.flatten_all()?.to_vec1()?;
+    let mut per_tensor = Vec::new();
     let options = Options::default().policy(scaler.policy());
     let options = options.loss(gradscaler::Tensor::new(&loss));
+    let options = options.per_tensor(&mut per_tensor);
     let report = unscale(&scaler.factor(), &mut grads, variables, options)?;
     let missing = |index: &usize| grads.get(&variables[*index]).is_none();
     let without_gradient = (0..variables.len()).filter(missing).collect();
@@ -140,6 +151,7 @@ pub fn backward_step(
     *scaler = updated;
     Ok(Step {
         report,
+        per_tensor,
         events,
         without_gradient,
     })
