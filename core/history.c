@@ -115,23 +115,23 @@ static void put_time(struct text *t, double time)
 
 /* ---- structs ---- */
 
-struct field {
+struct line_field {
     const char *name;
     size_t offset, size;
     char kind; /* 'i': signed, 'u': unsigned, 'f': real */
     bool is_metric;
 };
-static const struct field policy_fields[] = {GSC_POLICY_FIELDS},
-                          state_fields[] = {GSC_STATE_FIELDS},
-                          report_fields[] = {GSC_REPORT_FIELDS};
+static const struct line_field policy_fields[] = {GSC_POLICY_FIELDS},
+                               state_fields[] = {GSC_STATE_FIELDS},
+                               report_fields[] = {GSC_REPORT_FIELDS};
 #define COUNT(list) (sizeof(list) / sizeof *(list))
 
-static bool is_zero(const struct field *f, const void *of)
+static bool is_zero(const struct line_field *f, const void *of)
 {
     return gsc_all_zero((const char *)of + f->offset, f->size);
 }
 
-static void put_field(struct text *t, const struct field *f, const void *of)
+static void put_field(struct text *t, const struct line_field *f, const void *of)
 {
     uint64_t bits = 0;
     float narrow;
@@ -173,7 +173,7 @@ static void put_events(struct text *t, const gsc_state *state)
 static void put_state_fields(struct text *t, const gsc_state *state, bool with_metrics)
 {
     for (size_t i = 0; i < COUNT(state_fields); i++) {
-        const struct field *f = &state_fields[i];
+        const struct line_field *f = &state_fields[i];
         if ((with_metrics || !f->is_metric) && f->offset != offsetof(gsc_state, events) &&
             f->offset != offsetof(gsc_state, skip) && f->offset != offsetof(gsc_state, skip_f32) &&
             !is_zero(f, state))
@@ -208,7 +208,7 @@ static bool is_told(size_t offset, const gsc_report *report, const gsc_entry *me
 static void put_report_fields(struct text *t, const gsc_report *report, const gsc_entry *metrics)
 {
     for (size_t i = 0; i < COUNT(report_fields); i++) {
-        const struct field *f = &report_fields[i];
+        const struct line_field *f = &report_fields[i];
         if (!is_zero(f, report) && f->offset != offsetof(gsc_report, generation) &&
             f->offset != offsetof(gsc_report, digest) &&
             !(metrics && is_told(f->offset, report, metrics)))
