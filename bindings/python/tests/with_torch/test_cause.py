@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What a scaler says of the cause of an overflow, and that it keeps no reference to a parameter."""
+"""The cause of an overflow that a scaler names. It keeps no reference to a parameter."""
 
 import contextlib
 import copy
@@ -104,7 +104,7 @@ def test_without_an_order_the_last_bad_parameter_is_the_cause():
 
 
 def test_two_losses_of_a_step_are_one_backward_pass_after_another():
-    """Of the trunk, which both have, the last gradient counts."""
+    """The last gradient of the trunk, which both have, counts."""
     model, one = nn.ModuleDict({name: nn.Linear(1, 1) for name in ("trunk", "first", "second")}), scaler()
     optimizer = torch.optim.SGD(model.named_parameters(), lr=0.1)
     for bad in None, "first", "second":

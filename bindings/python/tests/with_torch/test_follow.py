@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What follows a scaler is, after a run with skipped steps, as after a run without these batches."""
+"""After a run with skipped steps, followers of a scaler are as after a run without these batches."""
 
 import contextlib
 import copy
