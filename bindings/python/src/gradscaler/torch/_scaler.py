@@ -646,8 +646,9 @@ class GradScaler(Checkpoints, Traced, Observed, Base):
                 why = _NOT_CHECKED if self._uses.scaled else _TWICE
                 raise AssertionError(f"No inf checks were recorded prior to update. {why}")
             self._uses.before_update(memory)
-            judges = self._policy.bad_loss_rule or not isinstance(memory, _memory.HostState)
-            if not judges and not _ranks.possible():  # else counts of ranks would differ
+            is_here = isinstance(memory, _memory.HostState) and self._scale_tensor.device.type == "cpu"
+            # On a device the host would wait once more, and counts of ranks would differ.
+            if is_here and not self._policy.bad_loss_rule and not _ranks.possible():
                 report = self._with_loss(report)
             memory.update(self._policy, report)
         self._per_optimizer_states.clear()
