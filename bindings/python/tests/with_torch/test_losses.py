@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 import gradscaler
 from gradscaler import BadLoss, Event, Loss, NoteKind, Policy
-from gradscaler.torch import GradScaler, StallError, TensorScaler
+from gradscaler.torch import GradScaler, StallError, TensorScaler, _ranks
 
 INF, NAN = math.inf, math.nan
 HELD = Event.BAD_LOSS | Event.SKIPPED
@@ -262,6 +262,13 @@ def test_a_diagnosis_knows_a_bad_loss_that_the_policy_does_not_judge():
         (found,) = one.diagnose()
         assert found.kind == NoteKind.BAD_LOSSES and "learning rate" not in found
         made(torch.tensor(1.0, requires_grad=True), one=one, gradient=1.0)
+
+
+def test_a_rank_counts_no_bad_loss_that_other_ranks_cannot_know(monkeypatch):
+    one = scaler(hold_bad_loss=False)
+    monkeypatch.setattr(_ranks, "count", lambda: 2)
+    made(torch.tensor(NAN, requires_grad=True), one=one, gradient=NAN)
+    assert (one._state().total_overflows, one._state().total_bad_losses) == (1, 0)
 
 
 def test_a_tensor_scaler_takes_loss_finite_as_data():

@@ -648,7 +648,7 @@ class GradScaler(Checkpoints, Traced, Observed, Base):
             self._uses.before_update(memory)
             is_here = isinstance(memory, _memory.HostState) and self._scale_tensor.device.type == "cpu"
             # On a device the host would wait once more, and counts of ranks would differ.
-            if is_here and not self._policy.bad_loss_rule and not _ranks.possible():
+            if is_here and report.overflow and not self._policy.bad_loss_rule and _ranks.count() == 1:
                 report = self._with_loss(report)
             memory.update(self._policy, report)
         self._per_optimizer_states.clear()
