@@ -22,7 +22,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from float16 import COLOURS, LOSS_WEIGHT, SEED, Adam, backward, cast, forward, init_weights, load_data, loss_gradient
+from float16 import (
+    COLOURS,
+    LOSS_WEIGHT,
+    SEED,
+    Adam,
+    backward,
+    cast,
+    forward,
+    init_weights,
+    load_data,
+    loss_gradient,
+    style,
+)
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 from PIL import Image
@@ -144,10 +156,7 @@ def planted_faults(weights, images, labels):
 
 def draw(path, colours, phone, runs, faults):
     """Draws 1600 x 900 pixels, or 700 x 1200 for a phone."""
-    names = "text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color", "axes.titlecolor"
-    style = dict.fromkeys(names, colours["text"])
-    style |= dict.fromkeys(("figure.facecolor", "axes.facecolor", "savefig.facecolor"), colours["ground"])
-    with rc_context(style | {"font.size": 14 if phone else 17, "axes.titlesize": "large"}):
+    with rc_context(style(colours, phone)):
         figure = Figure(figsize=(7, 12) if phone else (16, 9))
         title_size, size = (24, 34) if phone else (30, 50)
         figure.suptitle(f"{BAD_SHARE:.0%} of the batches hold a NaN", size=title_size, y=0.98)

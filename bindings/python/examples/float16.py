@@ -285,12 +285,17 @@ COLOURS = {
 }
 
 
+def style(colours, phone):
+    """Returns matplotlib's settings of a picture."""
+    names = "text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color", "axes.titlecolor"
+    settings = dict.fromkeys(names, colours["text"])
+    settings |= dict.fromkeys(("figure.facecolor", "axes.facecolor", "savefig.facecolor"), colours["ground"])
+    return settings | {"font.size": 14 if phone else 17, "axes.titlesize": "large"}
+
+
 def draw(path, colours, phone, float32, float16, scaled):
     """Draws 1600 x 900 pixels, or 700 x 1200 for a phone."""
-    names = "text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color", "axes.titlecolor"
-    style = dict.fromkeys(names, colours["text"])
-    style |= dict.fromkeys(("figure.facecolor", "axes.facecolor", "savefig.facecolor"), colours["ground"])
-    with rc_context(style | {"font.size": 14 if phone else 17, "axes.titlesize": "large"}):
+    with rc_context(style(colours, phone)):
         figure = Figure(figsize=(7, 12) if phone else (16, 9))
         gap, title_size, size = ("\n", 22, 34) if phone else (" ", 30, 50)
         title = f"In float16 small gradients become zero,{gap}unless the loss is scaled"
